@@ -1,0 +1,309 @@
+"""Every setting of a run: one frozen dataclass, from which the command line and the record are made."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from hvdkan.tasks import TASKS
+
+BACKENDS = ("single", "horovod", "ddp", "mpi")
+OPERATORS = ("spline", "pykan", "mlp")
+ALLREDUCES = ("stock", "flat", "hierarchical")
+#: What can carry out a flat or hierarchical all-reduce, the automatic choice first. `builtin` is the framework's own.
+ENGINES = {
+    "single": {},
+    "horovod": {"flat": ("process_sets", "nccl", "builtin"), "hierarchical": ("process_sets", "nccl")},
+    "ddp": {"flat": ("hook", "builtin"), "hierarchical": ("hook",)},
+    "mpi": {"flat": ("two_level", "flat"), "hierarchical": ("two_level",)},
+}
+VARIABLE = "HOROVOD_HIERARCHICAL_ALLREDUCE"
+LABELS = ("study", "block", "order", "cell", "variant", "attempt", "launch_id")
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message is one line that names the value and the valid choices."""
+
+
+# --- kinds of values: each reads text and checks a value ------------------------------------------------------------
+
+
+class Kind:
+    """A kind of setting. ``read`` turns text into a value, ``check`` returns the value or raises ConfigError."""
+
+    wanted = ""
+
+    def read(self, text: str) -> Any:
+        return text
+
+    def check(self, name: str, value: Any) -> Any:
+        return value
+
+    def refuse(self, name: str, value: Any) -> NoReturn:
+        raise ConfigError(f"{name} is {_shown(value)}; it must be {self.wanted}")
+
+
+class Choice(Kind):
+    def __init__(self, *options: str):
+        self.options = options
+        self.wanted = "one of " + ", ".join(options)
+
+    def check(self, name, value):
+        return value if isinstance(value, str) and value in self.options else self.refuse(name, value)
+
+
+class Whole(Kind):
+    def __init__(self, minimum: int, maximum: int | None = None):
+        self.minimum, self.maximum = minimum, maximum
+        self.wanted = f"a whole number of at least {minimum}" + (f" and at most {maximum}" if maximum else "")
+
+    def read(self, text):
+        return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else text
+
+    def check(self, name, value):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or value < self.minimum or (self.maximum is not None and value > self.maximum):
+            self.refuse(name, value)
+        return value
+
+
+class Number(Kind):
+    def __init__(self, minimum: float, *, above: bool = False):
+        self.minimum, self.above = minimum, above
+        self.wanted = f"a number {'above' if above else 'of at least'} {minimum:g}"
+
+    def read(self, text):
+        try:
+            return float(text)
+        except ValueError:
+            return text
+
+    def check(self, name, value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            self.refuse(name, value)
+        if value < self.minimum or (self.above and value == self.minimum):
+            self.refuse(name, value)
+        return float(value)
+
+
+class Wholes(Kind):
+    """One whole number or several, as in ``32`` or ``32,16``."""
+
+    wanted = "whole numbers of at least 1, separated by commas"
+
+    def read(self, text):
+        return tuple(int(part) if re.fullmatch(r"[+-]?\d{1,18}", part.strip()) else part for part in text.split(","))
+
+    def check(self, name, value):
+        values = (value,) if isinstance(value, int) else value
+        if not isinstance(values, list | tuple) or not values:
+            self.refuse(name, value)
+        for item in values:
+            if not isinstance(item, int) or isinstance(item, bool) or item < 1:
+                self.refuse(name, value)
+        return tuple(values)
+
+
+class Text(Kind):
+    wanted = "a text of one line that is not empty"
+
+    def check(self, name, value):
+        if not isinstance(value, str) or not value or any(character in value for character in "\n\r\0"):
+            self.refuse(name, value)
+        return value
+
+
+class Labels(Kind):
+    wanted = f"NAME=VALUE with NAME one of {', '.join(LABELS)}"
+
+    def check(self, name, value):
+        for item in value:
+            label, equals, _ = str(item).partition("=")
+            if not equals or label not in LABELS:
+                self.refuse(name, item)
+        return tuple(value)
+
+
+class Switch(Kind):
+    wanted = "true or false"
+
+    def check(self, name, value):
+        return value if isinstance(value, bool) else self.refuse(name, value)
+
+
+def _setting(default: Any, kind: Kind, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"kind": kind, "help": text})
+
+
+# --- the settings ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Config:
+    """A validated run. A field whose default is None may be left unset. Raises :class:`ConfigError`."""
+
+    backend: str = _setting("horovod", Choice(*BACKENDS), "what exchanges gradients")
+    operator: str = _setting("spline", Choice(*OPERATORS), "what computes a layer")
+    hidden: tuple[int, ...] = _setting((32,), Wholes(), "hidden width, or several: 32,16")
+    grid: int = _setting(10, Whole(1), "grid intervals of a spline")
+    order: int = _setting(3, Whole(1, 10), "spline order k")
+    symbolic: bool = _setting(True, Switch(), "pykan's symbolic branch, on in the paper (operator pykan only)")
+    task: str = _setting("squares", Choice(*TASKS), "the function to learn")
+    samples: int = _setting(100_000, Whole(1), "training samples, over all ranks")
+    noise: float = _setting(0.1, Number(0), "standard deviation of the noise added to training targets")
+    batch_size: int | None = _setting(None, Whole(1), "samples per rank and step (default 1000)")
+    global_batch_size: int | None = _setting(None, Whole(1), "samples per step over all ranks, instead of --batch-size")
+    epochs: int = _setting(40, Whole(1), "passes over the data")
+    learning_rate: float = _setting(0.01, Number(0, above=True), "Adam's learning rate")
+    seed: int = _setting(0, Whole(0), "seed of data, order of batches and initial parameters")
+    device: str = _setting("auto", Choice("auto", "cpu", "cuda"), "auto takes the GPUs where torch sees any")
+    dtype: str = _setting("float32", Choice("float32", "float64"), "type of parameters and data")
+    threads: int | None = _setting(None, Whole(1), "torch threads per rank (default: the rank's share of the cores)")
+    allreduce: str = _setting(
+        "stock", Choice(*ALLREDUCES), f"default from {VARIABLE}: 0 flat, 1 hierarchical, unset stock"
+    )
+    engine: str = _setting("auto", Text(), "what carries the all-reduce out; depends on the back end")
+    fusion_mb: float | None = _setting(None, Number(0), "Horovod's fusion threshold in MiB (default: Horovod's)")
+    cycle_time_ms: float | None = _setting(None, Number(0, above=True), "Horovod's cycle time (default: Horovod's)")
+    simulate_nodes: tuple[int, ...] | None = _setting(None, Wholes(), "workers of each simulated node, as in 2,2")
+    warmup_steps: int = _setting(5, Whole(0), "first steps left out of the timings")
+    probe_steps: int = _setting(40, Whole(0), "steps with and without exchange that measure its exposed time; 0: none")
+    test_samples: int = _setting(1000, Whole(1), "samples of the noiseless test set")
+    timeout_s: float = _setting(300.0, Number(0, above=True), "longest time without progress before the job is ended")
+    record: str | None = _setting(None, Text(), "append the run's record to FILE")
+    save: str | None = _setting(None, Text(), "write the trained model to FILE")
+    label: tuple[str, ...] = _setting((), Labels(), "NAME=VALUE for the record; may be given several times")
+    dry_run: bool = _setting(False, Switch(), "print the resolved configuration and stop")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            object.__setattr__(self, field.name, field.metadata["kind"].check(_flag(field.name), value))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.batch_size is not None and self.global_batch_size is not None:
+            raise ConfigError("--batch-size and --global-batch-size are both given; use one of them")
+        batch = self.global_batch_size or self.batch_size
+        if batch is not None and batch > self.samples:
+            name = "--global-batch-size" if self.global_batch_size else "--batch-size"
+            raise ConfigError(f"{name} is {batch}, more than --samples {self.samples}")
+        engines = ENGINES[self.backend].get(self.allreduce, ())
+        if self.engine != "auto" and self.engine not in engines:
+            choices = ", ".join(("auto", *engines))
+            raise ConfigError(
+                f"--engine is {_shown(self.engine)}; with --backend {self.backend} --allreduce {self.allreduce} "
+                f"it must be one of {choices}"
+            )
+        for name in ("fusion_mb", "cycle_time_ms"):
+            if getattr(self, name) is not None and self.backend != "horovod":
+                raise ConfigError(f"{_flag(name)} is a setting of --backend horovod, not of {self.backend}")
+        if not self.symbolic and self.operator != "pykan":
+            raise ConfigError(f"--no-symbolic is a setting of --operator pykan, not of {self.operator}")
+        if self.simulate_nodes is not None and self.backend == "single":
+            raise ConfigError("--simulate-nodes has no meaning with --backend single, which has one worker")
+
+    def global_batch(self, size: int) -> int:
+        """Samples of a step over all ``size`` ranks. Raises ConfigError where that is more than there are."""
+        if self.global_batch_size is not None:
+            return self.global_batch_size
+        if self.batch_size is None:
+            # The default must not be refused for small data: only what the user asked for is.
+            return min(1000 * size, self.samples)
+        batch = self.batch_size * size
+        if batch > self.samples:
+            raise ConfigError(
+                f"--batch-size {self.batch_size} on {size} ranks is {batch} a step, more than --samples {self.samples}"
+            )
+        return batch
+
+    def labels(self) -> dict[str, str | int]:
+        """What ``--label`` says; block, order and attempt as whole numbers. Raises ConfigError."""
+        labels: dict[str, str | int] = {}
+        for item in self.label:
+            name, _, text = item.partition("=")
+            labels[name] = Whole(0).check(f"--label {name}", Whole(0).read(text)) if name in _COUNTED else text
+        return labels
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Config:
+        """A config from field names and values, as in a plan. Unknown names raise ConfigError."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in settings:
+            if name not in names:
+                raise ConfigError(f"unknown setting {_shown(name)}; the settings are {', '.join(names)}")
+        return cls(**settings)
+
+
+_COUNTED = ("block", "order", "attempt")
+
+
+# --- the command line -----------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def parser() -> argparse.ArgumentParser:
+    """A parser with one flag for each field; it raises ConfigError instead of exiting."""
+    made = _Parser(prog="python -m hvdkan.train", description="Train a Kolmogorov-Arnold network.", allow_abbrev=False)
+    for field in dataclasses.fields(Config):
+        kind, text = field.metadata["kind"], field.metadata["help"].replace("%", "%%")
+        if isinstance(kind, Switch):
+            action = argparse.BooleanOptionalAction if field.default else "store_true"
+            made.add_argument(_flag(field.name), action=action, default=field.default, help=text)
+        elif isinstance(kind, Labels):
+            made.add_argument(_flag(field.name), action="append", default=None, help=text, metavar="NAME=VALUE")
+        elif isinstance(kind, Wholes):
+            made.add_argument(_flag(field.name), nargs="+", default=None, help=text, metavar="N")
+        else:
+            shown = "{" + ",".join(kind.options) + "}" if isinstance(kind, Choice) else field.name.upper()
+            made.add_argument(_flag(field.name), default=None, help=text, metavar=shown)
+    return made
+
+
+def from_command_line(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Config:
+    """The config that flags and :data:`VARIABLE` ask for; a flag beats the variable. Raises ConfigError."""
+    given = vars(parser().parse_args(list(arguments)))
+    settings: dict[str, Any] = {}
+    for field in dataclasses.fields(Config):
+        value = given[field.name]
+        if value is None:
+            continue
+        if isinstance(field.metadata["kind"], Wholes):
+            value = ",".join(value)
+        settings[field.name] = field.metadata["kind"].read(value) if isinstance(value, str) else value
+    if "allreduce" not in settings and environment.get(VARIABLE) is not None:
+        settings["allreduce"] = _allreduce_of(environment[VARIABLE])
+    return Config(**settings)
+
+
+def _allreduce_of(value: str) -> str:
+    # Horovod reads the variable with strtol, so that "true" would silently mean off.
+    choices = {"0": "flat", "1": "hierarchical"}
+    if value not in choices:
+        raise ConfigError(f"{VARIABLE} is {_shown(value)}; it must be 0 (flat) or 1 (hierarchical), or unset (stock)")
+    return choices[value]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 80 else text[:77] + "..."

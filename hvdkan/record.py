@@ -1,0 +1,179 @@
+"""The run record: one JSON object per measured cell, written by one rank, read by ``analysis``.
+
+Standard library only, so that a report can be made where nothing that trains is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import lzma
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SCHEMA = "1.0"
+STATUSES = ("ok", "failed", "preempted")
+
+#: What a reader may rely on in every record, whatever its status.
+KEYS = (
+    "schema", "run_id", "launch_id", "study", "block", "order", "cell", "variant", "attempt",
+    "status", "error", "config", "requested", "effective",
+)  # fmt: skip
+
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class SchemaError(ValueError):
+    """A record was written by another major version of the schema."""
+
+
+@dataclass
+class Reading:
+    """Records found below a path, and what could not be read: ``(file, line number, reason)``."""
+
+    records: list[dict] = field(default_factory=list)
+    damaged: list[tuple[str, int, str]] = field(default_factory=list)
+
+
+def encode(record: dict) -> bytes:
+    """One line of UTF-8 JSON with a newline. Non-finite floats become the strings NaN, Infinity, -Infinity."""
+    return (json.dumps(_finite(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def decode(line: bytes) -> dict:
+    """The inverse of :func:`encode`. Raises ``ValueError`` for anything but one JSON object."""
+    record = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
+    return _restored(record)
+
+
+def write(path: Path, records: list[dict]) -> None:
+    """Write a launch's records to a file of its own, complete or not at all.
+
+    Appending from several nodes tears lines on NFS and Lustre; a rename within a directory does not.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(b"".join(encode(record) for record in records))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(temporary).unlink()
+        raise
+
+
+def append(path: Path, record: dict) -> None:
+    """Append one record with a single write; an unterminated last line is ended first, its bytes kept."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+", buffering=0) as stream:
+        line = encode(record)
+        if stream.tell() > 0:
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                line = b"\n" + line
+        written = stream.write(line)
+        if written != len(line):
+            raise OSError(f"{path}: only {written} of {len(line)} bytes were written")
+
+
+def read(path: Path) -> Reading:
+    """Read one ``.jsonl`` file (also ``.gz`` or ``.xz``), or every such file below a directory, in name order.
+
+    Damaged lines are reported, not raised. A record of another major schema raises :class:`SchemaError`.
+    """
+    reading = Reading()
+    for file in _files(path):
+        for number, line in enumerate(_lines(file, reading), start=1):
+            if not line.strip():
+                continue
+            try:
+                record = decode(line)
+            except (ValueError, RecursionError) as error:
+                reading.damaged.append((str(file), number, _reason(error)))
+                continue
+            missing = [key for key in KEYS if key not in record]
+            if "schema" in record:
+                _check_schema(record["schema"], file, number)
+            if missing:
+                reading.damaged.append((str(file), number, f"no key {', '.join(missing)}"))
+                continue
+            reading.records.append(record)
+    return reading
+
+
+def _check_schema(schema: object, file: Path, number: int) -> None:
+    if str(schema).split(".")[0] != SCHEMA.split(".")[0]:
+        raise SchemaError(
+            f"{file}, line {number}: schema {schema!r} cannot be read by this version, which reads {SCHEMA}"
+        )
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(file for pattern in ("*.jsonl", "*.jsonl.gz", "*.jsonl.xz") for file in path.rglob(pattern))
+
+
+def _lines(file: Path, reading: Reading) -> Iterator[bytes]:
+    opener = {".gz": gzip.open, ".xz": lzma.open}.get(file.suffix, open)
+    try:
+        with opener(file, "rb") as stream:
+            yield from stream
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+        reading.damaged.append((str(file), 0, f"damaged archive: {error}"))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"cut inside a character (byte {error.start})"
+    return str(error)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"bare {name}")
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+#: Where numbers live: only there may the three strings stand for numbers (a host may be called "NaN").
+_NUMERIC = frozenset({"step_s", "exchange_s", "wait_s", "epoch_loss", "test_loss", "exposed", "samples_per_s"})
+
+
+def _restored(record: dict) -> dict:
+    return {key: _numbers(value) if key in _NUMERIC else value for key, value in record.items()}
+
+
+def _numbers(value: object) -> object:
+    if isinstance(value, str):
+        return _NON_FINITE.get(value, value)
+    if isinstance(value, list):
+        # Thousands of steps a record: look before building a new list.
+        return [_numbers(item) for item in value] if any(isinstance(item, str) for item in value) else value
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    return value
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
