@@ -6,18 +6,22 @@ Standard library only, so that a report can be made where nothing that trains is
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gzip
 import json
 import lzma
 import math
 import os
 import tempfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 SCHEMA = "1.0"
 STATUSES = ("ok", "failed", "preempted")
+#: The files a reader looks for below a directory.
+PATTERNS = ("*.jsonl", "*.jsonl.gz", "*.jsonl.xz")
 
 #: What a reader may rely on in every record, whatever its status.
 KEYS = (
@@ -41,8 +45,12 @@ class Reading:
 
 
 def encode(record: dict) -> bytes:
-    """One line of UTF-8 JSON with a newline. Non-finite floats become the strings NaN, Infinity, -Infinity."""
-    return (json.dumps(_finite(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
+    """One line of UTF-8 JSON with a newline. Non-finite floats become the strings NaN, Infinity, -Infinity.
+
+    A lone surrogate (an undecodable byte of a file name in an error message) is kept as its JSON escape.
+    """
+    text = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
 
 
 def decode(line: bytes) -> dict:
@@ -61,11 +69,11 @@ def write(path: Path, records: list[dict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(b"".join(encode(record) for record in records))
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        with os.fdopen(handle, "wb") as file:
+            file.write(b"".join(encode(record) for record in records))
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -76,15 +84,31 @@ def write(path: Path, records: list[dict]) -> None:
 def append(path: Path, record: dict) -> None:
     """Append one record with a single write; an unterminated last line is ended first, its bytes kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+", buffering=0) as stream:
+    with path.open("ab+", buffering=0) as file:
         line = encode(record)
-        if stream.tell() > 0:
-            stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
                 line = b"\n" + line
-        written = stream.write(line)
+        written = file.write(line)
         if written != len(line):
             raise OSError(f"{path}: only {written} of {len(line)} bytes were written")
+
+
+def append_first(path: Path, record: dict) -> bool:
+    """Append the record of a failure unless the end of the file already has one of the same ``run_id``.
+
+    Several ranks may fail at once; the first tells the cause. Returns whether it was written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+", buffering=0) as stream:
+        with contextlib.suppress(OSError):  # a file system without locks: two records at worst
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 65536))
+        if json.dumps(record["run_id"]).encode() in stream.read():
+            return False
+        append(path, record)
+    return True
 
 
 def read(path: Path) -> Reading:
@@ -93,23 +117,42 @@ def read(path: Path) -> Reading:
     Damaged lines are reported, not raised. A record of another major schema raises :class:`SchemaError`.
     """
     reading = Reading()
+    reading.records.extend(stream(path, reading.damaged))
+    return reading
+
+
+def stream(path: Path, damaged: list[tuple[str, int, str]]) -> Iterator[dict]:
+    """The records of :func:`read` one by one, for readers that keep only a summary of each.
+
+    What cannot be read is added to ``damaged`` as ``(file, line number, reason)``; line 0 is the file as a whole.
+    """
     for file in _files(path):
-        for number, line in enumerate(_lines(file, reading), start=1):
+        for number, line in enumerate(_lines(file, damaged), start=1):
             if not line.strip():
                 continue
             try:
                 record = decode(line)
             except (ValueError, RecursionError) as error:
-                reading.damaged.append((str(file), number, _reason(error)))
+                damaged.append((str(file), number, _reason(error)))
                 continue
-            missing = [key for key in KEYS if key not in record]
             if "schema" in record:
                 _check_schema(record["schema"], file, number)
-            if missing:
-                reading.damaged.append((str(file), number, f"no key {', '.join(missing)}"))
+            fault = _fault(record)
+            if fault:
+                damaged.append((str(file), number, fault))
                 continue
-            reading.records.append(record)
-    return reading
+            yield record
+
+
+def _fault(record: dict) -> str | None:
+    missing = [key for key in KEYS if key not in record]
+    if missing:
+        return f"no key {', '.join(missing)}"
+    for key in ("config", "requested", "effective"):
+        # A launch that failed before it resolved them has none.
+        if record[key] is not None and not isinstance(record[key], dict):
+            return f"{key} is not an object"
+    return None
 
 
 def _check_schema(schema: object, file: Path, number: int) -> None:
@@ -122,16 +165,16 @@ def _check_schema(schema: object, file: Path, number: int) -> None:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    return sorted(file for pattern in ("*.jsonl", "*.jsonl.gz", "*.jsonl.xz") for file in path.rglob(pattern))
+    return sorted(file for pattern in PATTERNS for file in path.rglob(pattern) if file.is_file())
 
 
-def _lines(file: Path, reading: Reading) -> Iterator[bytes]:
+def _lines(file: Path, damaged: list[tuple[str, int, str]]) -> Iterator[bytes]:
     opener = {".gz": gzip.open, ".xz": lzma.open}.get(file.suffix, open)
     try:
-        with opener(file, "rb") as stream:
-            yield from stream
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
-        reading.damaged.append((str(file), 0, f"damaged archive: {error}"))
+        with opener(file, "rb") as lines:
+            yield from lines
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        damaged.append((str(file), 0, f"damaged archive: {error}"))
 
 
 def _reason(error: Exception) -> str:
@@ -155,7 +198,11 @@ def _finite(value: object) -> object:
 
 
 #: Where numbers live: only there may the three strings stand for numbers (a host may be called "NaN").
-_NUMERIC = frozenset({"step_s", "exchange_s", "wait_s", "epoch_loss", "test_loss", "exposed", "samples_per_s"})
+_NUMERIC = frozenset(
+    {"step_s", "exchange_s", "wait_s", "epoch_loss", "test_loss", "exposed", "samples_per_s", "rank_summary"}
+)
+
+_PLAIN = frozenset({float, int})
 
 
 def _restored(record: dict) -> dict:
@@ -167,7 +214,7 @@ def _numbers(value: object) -> object:
         return _NON_FINITE.get(value, value)
     if isinstance(value, list):
         # Thousands of steps a record: look before building a new list.
-        return [_numbers(item) for item in value] if any(isinstance(item, str) for item in value) else value
+        return value if _PLAIN.issuperset(map(type, value)) else [_numbers(item) for item in value]
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     return value

@@ -1,0 +1,24 @@
+# make study   set up, run the small study, write its report
+# make test    set up, run all tests
+PYTHON ?= python3
+VENV := $(or $(HVDKAN_VENV),.venv)
+RUN := PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/python
+PLAN ?= jobs/plans/quick.toml
+
+.PHONY: study test setup lint bench
+
+study: setup
+	$(RUN) -m jobs.study $(PLAN)
+
+test: setup
+	$(RUN) -m pytest
+
+setup:
+	@$(PYTHON) -m jobs.environment
+
+lint: setup
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+bench: setup
+	$(RUN) tests/hvdkan/bench_step.py

@@ -1,0 +1,197 @@
+"""What every back end offers to the training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hvdkan.backends.world import World, open_world
+from hvdkan.config import ENGINES, Config, ConfigError
+from hvdkan.launcher import Launcher
+from mpi.schedules import described
+from mpi.topology import Topology, node_label
+
+
+@dataclass(frozen=True)
+class Effective:
+    """What really carries the exchange out; ``reason`` says why it is not what was asked for."""
+
+    allreduce: str
+    engine: str
+    transport: str
+    reason: str | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+class Wrapped:
+    """A model and its optimiser as a back end trains them. The base class exchanges nothing."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+    def exchange(self) -> None:
+        """Average the gradients over the ranks, where that does not happen during backward."""
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+
+class Fused(Wrapped):
+    """Gradients that live in one buffer, averaged by one call after backward."""
+
+    def __init__(self, model, optimizer, average_):
+        super().__init__(model, optimizer)
+        self._average_ = average_
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.buffer = torch.zeros(
+            sum(parameter.numel() for parameter in self.parameters),
+            dtype=self.parameters[0].dtype,
+            device=self.parameters[0].device,
+        )
+        parts = self.buffer.split([parameter.numel() for parameter in self.parameters])
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def zero_grad(self) -> None:
+        # The views stay: backward adds into them, so that nothing is copied before or after the exchange.
+        self.buffer.zero_()
+
+    def exchange(self) -> None:
+        self._average_(self.buffer)
+
+
+class Backend:
+    """A started back end knows ``world``, ``topology`` (real or simulated), ``effective`` and ``device``."""
+
+    name = ""
+
+    def __init__(self, config: Config, launcher: Launcher):
+        self.config, self.launcher = config, launcher
+        self.world: World = World()
+        self.topology = Topology((0,))
+        self.node_labels: list[str] = []
+        self.device = torch.device("cpu")
+        self.effective = Effective("none", "none", "none")
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Bring the ranks up. Raises LaunchError or ConfigError, the same one on all ranks."""
+        self.world = open_world(self.launcher, self.config.timeout_s)
+        self._find_topology()
+        self._choose_device()
+
+    def stop(self) -> None:
+        self.world.close()
+
+    def _find_topology(self) -> None:
+        self.node_labels = self.world.allgather(node_label())
+        if self.config.simulate_nodes is None:
+            self.topology = Topology.from_labels(self.node_labels)
+        else:
+            self.topology = Topology.simulated(self.config.simulate_nodes, self.world.size)
+
+    def _choose_device(self) -> None:
+        """A GPU of one's own, or the CPU. Raises ConfigError where two ranks would share a GPU."""
+        wanted, count = self.config.device, torch.cuda.device_count()
+        use_gpu = self.agree(count > 0 if wanted == "auto" else wanted == "cuda")
+        if not use_gpu:
+            return
+        if not self.agree(count > 0):
+            raise ConfigError("--device cuda: torch sees no GPU on some rank; it must be cpu there, or auto")
+        host = Topology.from_labels(self.node_labels)
+        index = device_index(host, self.world.rank, count)
+        self.device = torch.device("cuda", index)
+        torch.cuda.set_device(self.device)
+        seen: dict[tuple[str, str], int] = {}
+        mine = (self.node_labels[self.world.rank], str(torch.cuda.get_device_properties(index).uuid))
+        for rank, gpu in enumerate(self.world.allgather(mine)):
+            if gpu in seen:
+                raise ConfigError(
+                    f"ranks {seen[gpu]} and {rank} share one GPU of {gpu[0].split()[0]}: "
+                    f"{host.local_size(rank)} ranks on a node that shows {count} GPUs"
+                )
+            seen[gpu] = rank
+
+    def agree(self, mine: bool) -> bool:
+        """Whether it is so on all ranks."""
+        return all(self.world.allgather(mine))
+
+    # --- what runs ---
+
+    def resolve(self, engine: str, transport: str, evidence: dict[str, Any]) -> tuple[Effective, Topology]:
+        """What is effective of what was asked, and the topology that a schedule of ours then runs on.
+
+        A flat twin is the hierarchical algorithm on one node that holds all ranks: the same calls on the same buffer.
+        """
+        asked = self.config.allreduce
+        reason = self.topology.degenerate if asked == "hierarchical" else None
+        allreduce = "flat" if reason else asked
+        topology = self.topology if allreduce == "hierarchical" else self.topology.as_one_node()
+        if engine in SCHEDULED:
+            evidence = {"calls": described(topology), **evidence}
+        return Effective(allreduce, engine, transport, reason, evidence), topology
+
+    def engine(self) -> str:
+        """The engine asked for; `auto` is the first of the list, `builtin` with a stock all-reduce."""
+        if self.config.allreduce == "stock":
+            return "builtin"
+        if self.config.engine != "auto":
+            return self.config.engine
+        return ENGINES[self.name][self.config.allreduce][0]
+
+    # --- training ---
+
+    def broadcast(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Give all ranks the parameters, buffers and optimiser state of rank 0."""
+        model.load_state_dict(self.world.broadcast(model.state_dict()))
+        optimizer.load_state_dict(self.world.broadcast(optimizer.state_dict()))
+
+    def wrap(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Wrapped:
+        """A model of any kind, ready to train with this back end's exchange."""
+        return Wrapped(model, optimizer)
+
+    @contextmanager
+    def without_exchange(self, wrapped: Wrapped) -> Iterator[None]:
+        """Steps inside exchange nothing; ranks diverge, so use a scratch copy."""
+        exchange, wrapped.exchange = wrapped.exchange, lambda: None
+        try:
+            yield
+        finally:
+            wrapped.exchange = exchange
+
+    def average_(self, buffer: torch.Tensor) -> None:
+        """Average a flat buffer over the ranks, in place, by the call that training uses."""
+
+
+def device_index(hosts: Topology, rank: int, visible: int) -> int:
+    """The GPU of ``rank`` among the ``visible`` ones: its place on its host, whatever its world rank.
+
+    A launcher that shows each rank one GPU of its own numbers it 0 for all of them.
+    """
+    return hosts.local_rank(rank) % visible
+
+
+#: Engines that run :mod:`mpi.schedules`.
+SCHEDULED = ("process_sets", "hook", "two_level")
+
+
+def check_used(model: torch.nn.Module, sample: torch.Tensor) -> None:
+    """Refuse by name parameters that are trainable but get no gradient: DDP would leave its ranks unequal."""
+    model(sample).sum().backward()
+    unused = [
+        name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None
+    ]
+    model.zero_grad()
+    if unused:
+        raise ConfigError(f"trainable but unused: {', '.join(unused)}; freeze them (requires_grad = False) or use them")

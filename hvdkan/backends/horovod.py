@@ -1,0 +1,151 @@
+"""Horovod: its DistributedOptimizer, or our schedules carried out by its process sets."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+import torch
+
+from hvdkan.backends.base import Backend, Fused, Wrapped
+from hvdkan.backends.mpi import pin_han
+from hvdkan.config import ENGINES, VARIABLE, ConfigError
+from hvdkan.launcher import check_size
+from mpi.schedules import groups, two_level
+
+
+class Horovod(Backend):
+    name = "horovod"
+
+    def start(self) -> None:
+        mca = pin_han(self.config.allreduce)
+        self._set_variables()
+        super().start()
+        if self.launcher.kind == "torchrun" and self.world.size > 1:
+            from hvdkan.backends.horovod_rendezvous import announce
+
+            self._rendezvous = announce(self.world, self.node_labels)
+        import horovod.torch as hvd
+
+        self._hvd = hvd
+        engine = self._engine()
+        transport = self._transport(engine)
+        evidence = {
+            "mca": mca,
+            "built": {name: bool(getattr(hvd, f"{name}_built")()) for name in ("mpi", "gloo", "nccl")},
+            "cycle_time_ms": os.environ.get("HOROVOD_CYCLE_TIME", "default"),
+            "fusion_bytes": os.environ.get("HOROVOD_FUSION_THRESHOLD", "default"),
+        }
+        self.effective, self._plan = self.resolve(engine, transport, evidence)
+        self._start_horovod(engine)
+        check_size(self.launcher, hvd.size(), "Horovod")
+
+    def _set_variables(self) -> None:
+        """Horovod reads these when it starts; nothing else may flip what was asked for."""
+        config = self.config
+        if config.allreduce != "stock":
+            # Set before Horovod starts, so that only the engine chosen below decides; NCCL's hierarchy sets it again.
+            os.environ[VARIABLE] = "0"
+        os.environ.setdefault("HOROVOD_AUTOTUNE", "0")
+        if config.fusion_mb is not None:
+            os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(config.fusion_mb * 2**20))
+        if config.cycle_time_ms is not None:
+            os.environ["HOROVOD_CYCLE_TIME"] = f"{config.cycle_time_ms:g}"
+        # A rank that waits for another in vain ends the job instead of hanging.
+        os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(max(1, int(config.timeout_s / 2))))
+        os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(max(2, int(config.timeout_s))))
+
+    def _engine(self) -> str:
+        on_gpu = self.device.type == "cuda" and self._hvd.nccl_built()
+        asked = self.config.engine
+        if asked == "nccl" and (not on_gpu or self.config.simulate_nodes):
+            why = "it acts on real nodes only" if on_gpu else "this Horovod ignores it without NCCL and GPUs"
+            others = ", ".join(name for name in ENGINES["horovod"][self.config.allreduce] if name != "nccl")
+            raise ConfigError(f"--engine is 'nccl', but {why}; it must be one of {others}")
+        if asked == "auto" and self.config.allreduce != "stock" and on_gpu and not self.config.simulate_nodes:
+            return "nccl"
+        return self.engine()
+
+    def _transport(self, engine: str) -> str:
+        if self.device.type == "cuda" and self._hvd.nccl_built():
+            return "nccl"
+        asked = os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower()
+        return "gloo" if asked == "gloo" or not (self.launcher.has_mpi or self.launcher.kind == "alone") else "mpi"
+
+    def _start_horovod(self, engine: str) -> None:
+        hvd = self._hvd
+        if engine == "nccl":
+            os.environ[VARIABLE] = "1" if self.effective.allreduce == "hierarchical" else "0"
+        if engine != "process_sets":
+            hvd.init()
+            return
+        everyone = tuple(range(self.world.size))
+        wanted = [group for group in groups(self._plan) if group != everyone]
+        if hvd.is_initialized():
+            hvd.shutdown()
+        sets = [hvd.ProcessSet(list(group)) for group in wanted]
+        hvd.init(process_sets=sets)
+        self._set_of = {everyone: hvd.global_process_set, **dict(zip(wanted, sets, strict=True))}
+
+    def stop(self) -> None:
+        self._hvd.shutdown()
+        super().stop()
+
+    def broadcast(self, model, optimizer) -> None:
+        self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        # As an object: Horovod's broadcast_optimizer_state makes a step to create what is missing, and Adam counts it.
+        optimizer.load_state_dict(self._hvd.broadcast_object(optimizer.state_dict(), root_rank=0))
+
+    def wrap(self, model, optimizer) -> Wrapped:
+        if self.effective.engine == "process_sets":
+            return Fused(model, optimizer, self.average_)
+        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+        return Distributed(model, self._hvd.DistributedOptimizer(optimizer, named_parameters=named))
+
+    def without_exchange(self, wrapped):
+        return wrapped.paused() if isinstance(wrapped, Distributed) else super().without_exchange(wrapped)
+
+    def average_(self, buffer: torch.Tensor) -> None:
+        if self.effective.engine != "process_sets":
+            self._hvd.allreduce_(buffer, op=self._hvd.Average, name="hvdkan.average")
+            return
+        shard = buffer
+        for number, step in enumerate(two_level(self._plan, buffer.numel(), self.world.rank)):
+            shard = self._run(step, f"hvdkan.{number}.{step.operation}", buffer, shard)
+        torch.div(shard, self.world.size, out=buffer)
+
+    def _run(self, step, name: str, buffer: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
+        hvd, members = self._hvd, self._set_of[step.group]
+        if step.operation == "allreduce":
+            return hvd.allreduce_(shard, op=hvd.Sum, name=name, process_set=members)
+        if step.operation == "allgather":
+            return hvd.allgather(shard, name=name, process_set=members)
+        place = step.group.index(self.world.rank)
+        if min(step.counts) > 0:
+            # Horovod splits as mpi.schedules.split does: parts that differ by one at most, larger ones first.
+            return hvd.reducescatter(buffer, op=hvd.Sum, name=name, process_set=members)
+        # Horovod cannot leave a rank without a part: on unequal nodes sum all of it and keep one's own.
+        total = hvd.allreduce(buffer, op=hvd.Sum, name=name, process_set=members)
+        return total[step.starts[place] : step.starts[place] + step.counts[place]].contiguous()
+
+
+class Distributed(Wrapped):
+    """hvd.DistributedOptimizer: gradients are exchanged during backward and awaited before the step."""
+
+    def exchange(self) -> None:
+        self.optimizer.synchronize()
+
+    def step(self) -> None:
+        with self.optimizer.skip_synchronize():
+            self.optimizer.step()
+
+    @contextmanager
+    def paused(self):
+        """Steps inside accumulate without end, as Horovod calls it: its hooks run and exchange nothing."""
+        self.optimizer.set_backward_passes_per_step(2**30)
+        self.exchange = self.optimizer._handles.clear
+        try:
+            yield
+        finally:
+            del self.exchange
+            self.optimizer.set_backward_passes_per_step(1)

@@ -1,0 +1,65 @@
+"""What a person sees while a job runs and when it ends; rank 0 only."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+
+class Progress:
+    """A bar of steps with the latest loss. Under mpirun standard error is a pipe, so it is drawn there too, seldom."""
+
+    def __init__(self, steps: int, shown: bool):
+        interval = 0.2 if sys.stderr.isatty() else 2.0
+        self._bar = tqdm(
+            total=steps, disable=not shown, unit="step", ncols=78, mininterval=interval, file=sys.stderr, delay=1.0
+        )
+
+    def step(self, loss: float) -> None:
+        self._bar.set_postfix_str(f"loss {loss:.3g}", refresh=False)
+        self._bar.update()
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def closing_summary(made: dict[str, Any]) -> str:
+    """The end of a run in a few lines of at most 79 columns."""
+    config, effective, requested = made["config"], made["effective"], made["requested"]
+    counts = made["parameters"]
+    lines = [
+        ("model", f"{config['operator']}, {counts['trainable']:,} trainable of {counts['all']:,} parameters"),
+        ("ran on", _where(made)),
+        ("loss", f"{made['epoch_loss'][-1]:.4g} in training, {made['test_loss']:.4g} in test"),
+        ("throughput", f"{made['samples_per_s']:,.0f} samples/s"),
+        ("step", f"{statistics.median(made['step_s']) * 1e3:.2f} ms (median of {len(made['step_s'])}, slowest rank)"),
+        ("exposed communication", _exposed(made["exposed"])),
+        ("all-reduce", f"{effective['allreduce']} by {effective['engine']} over {effective['transport']}"),
+    ]
+    if effective["reason"]:
+        lines.append(("", f"NOT the {requested['allreduce']} asked for: {effective['reason']}"))
+    if made["simulated_topology"]:
+        lines.append(("", "nodes are simulated: these times say nothing about a network"))
+    if made["oversubscribed"]:
+        lines.append(("", "oversubscribed: more threads than cores, so times are not those of free cores"))
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+
+
+def _where(made: dict[str, Any]) -> str:
+    kind = "nodes"
+    if made["simulated_topology"] or made["emulated"] is True:
+        kind = "simulated nodes" if made["simulated_topology"] else "emulated nodes"
+    return f"{made['placement']}, {kind}, hosts: {len(made['ranks_per_host'])}; back end {made['config']['backend']}"
+
+
+def _exposed(exposed: dict[str, Any] | None) -> str:
+    if exposed is None:
+        return "not measured"
+    return (
+        f"{exposed['fraction']:.1%} of a step ({exposed['with_s'] * 1e3:.2f} ms with, "
+        f"{exposed['without_s'] * 1e3:.2f} without)"
+    )

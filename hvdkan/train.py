@@ -1,0 +1,285 @@
+"""Train a Kolmogorov-Arnold network on one process or many.
+
+    python -m hvdkan.train
+    mpirun -n 4 python -m hvdkan.train --allreduce hierarchical --simulate-nodes 2,2
+    srun -N4 --gpus-per-node=2 python -m hvdkan.train
+    torchrun --nproc-per-node 4 -m hvdkan.train --backend ddp
+
+HOROVOD_HIERARCHICAL_ALLREDUCE set to 1 or 0 asks for a hierarchical or a flat all-reduce; --allreduce beats it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hvdkan import checkpoint, provenance, record, results
+from hvdkan.backends import make_backend
+from hvdkan.backends.base import Backend, Wrapped, check_used
+from hvdkan.clock import Clock
+from hvdkan.config import Config, ConfigError, from_command_line
+from hvdkan.failure import end_job, first_line
+from hvdkan.launcher import Launcher, LaunchError, detect
+from hvdkan.probe import probe
+from hvdkan.progress import Progress, closing_summary
+from hvdkan.results import Measured
+from hvdkan.tasks import Data, global_batches, make_data, share
+from hvdkan.watchdog import Watchdog
+from mpi.topology import Topology, TopologyError
+
+UsageError = (ConfigError, LaunchError, TopologyError)
+
+
+def train(config: Config, launcher: Launcher, backend: Backend, watchdog: Watchdog, run_id: str) -> dict | None:
+    """Run ``config`` on a started back end; the record on rank 0, None elsewhere."""
+    started, load_before, commit = results.now(), provenance.load(), provenance.commit()
+    world, clock = backend.world, Clock(backend.device)
+    batch = config.global_batch(world.size)
+    cores = world.allgather(provenance.my_cores())
+    threads = config.threads or provenance.threads_for(world.rank, Topology.from_labels(backend.node_labels), cores)
+    torch.set_num_threads(threads)
+
+    dtype = getattr(torch, config.dtype)
+    data = make_data(config.task, config.samples, config.test_samples, config.noise, config.seed)
+    inputs, targets = (torch.from_numpy(part).to(backend.device, dtype) for part in (data.inputs, data.targets))
+    model = checkpoint.model_for(config).to(backend.device)
+    check_used(model, inputs[:1])
+    wrapped = backend.wrap(model, make_optimizer(model, config))
+    backend.broadcast(model, wrapped.optimizer)
+
+    measured = Measured()
+    steps = config.epochs * math.ceil(config.samples / batch)
+    warmup = min(config.warmup_steps, steps - 1)
+    progress = Progress(steps, shown=world.rank == 0)
+    number = 0
+    world.barrier()
+    origin = start = clock.now()
+    for epoch in range(config.epochs):
+        squared_error, samples = 0.0, 0
+        for indices in global_batches(config.samples, batch, config.seed, epoch):
+            watchdog.beat(f"step {number + 1} of {steps}")
+            start = clock.now()
+            mine = share(indices, world.rank, world.size)
+            loss = train_step(wrapped, inputs, targets, mine, len(indices), world.size)
+            value = loss.item() * len(indices) / world.size
+            end = clock.now()
+            if not math.isfinite(value):
+                raise FloatingPointError(f"the loss is {value} at step {number + 1} (epoch {epoch + 1})")
+            if number >= warmup:
+                measured.step_s.append(end - start)
+                measured.window_samples += len(mine)
+                first = measured.window[0] if number > warmup else start - origin
+                measured.window = (first, end - origin)
+            squared_error, samples, number = squared_error + value, samples + len(mine), number + 1
+            progress.step(value / max(1, len(mine)))
+        measured.squared_error.append(squared_error)
+        measured.samples.append(samples)
+    progress.close()
+
+    watchdog.beat("the test set")
+    measured.test = evaluate(model, data, backend, dtype)
+    if config.probe_steps > 0 and world.size > 1:
+        watchdog.beat("the probe of the exchange")
+        measured.probe = probe_exchange(config, model, backend, (inputs, targets), batch, clock)
+    measured.peak_memory_bytes = peak_memory(backend.device)
+
+    watchdog.beat("the ranks' results")
+    rank = {
+        "rank": world.rank,
+        "host": backend.node_labels[world.rank].split(" ")[0],
+        "node": backend.topology.nodes[world.rank],
+        "local_rank": backend.topology.local_rank(world.rank),
+        "cores": cores[world.rank],
+        "device": str(backend.device),
+        "device_id": str(torch.cuda.get_device_properties(backend.device).uuid)
+        if backend.device.type == "cuda"
+        else None,
+    }
+    gathered = world.allgather((measured, rank, threads, parameter_digest(model)))
+    if len({digest for *_, digest in gathered}) > 1:
+        raise RuntimeError("the ranks' parameters differ after training: the exchange did not do its work")
+    if world.rank != 0:
+        return None
+    if config.save is not None:
+        checkpoint.save(Path(config.save), model, config)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return {
+        **results.header(config, run_id, "ok"),
+        "started_at": started,
+        "finished_at": results.now(),
+        "wall_s": clock.now() - origin,
+        "launcher": launcher.kind,
+        "effective": results.effective_dict(backend.effective),
+        **provenance.placement(
+            backend.topology,
+            backend.node_labels,
+            [one for _, one, _, _ in gathered],
+            [one for _, _, one, _ in gathered],
+            config.simulate_nodes,
+        ),
+        **results.summary([one for one, *_ in gathered]),
+        "steps": steps,
+        "warmup_steps": warmup,
+        "global_batch": batch,
+        "batch_per_rank": math.ceil(batch / world.size),
+        "parameters": parameter_counts(model),
+        "grad_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trainable),
+        "environment": provenance.environment(threads, commit, load_before),
+    }
+
+
+def train_step(
+    wrapped: Wrapped, inputs: torch.Tensor, targets: torch.Tensor, mine: np.ndarray, batch: int, size: int
+) -> torch.Tensor:
+    """One step on this rank's part ``mine`` of a global batch of ``batch`` samples; the loss as it enters the average.
+
+    Back ends average gradients over ranks. So that this is the gradient of the mean over the global batch, whatever
+    the parts' sizes, each rank's loss is its *sum* of squared errors times size / batch.
+    """
+    scale = size / batch
+    if len(mine) == 0:
+        # More ranks than samples: take part in the exchange with a gradient of zero.
+        mine, scale = np.zeros(1, dtype=np.int64), 0.0
+    index = torch.from_numpy(mine).to(inputs.device)
+    wrapped.zero_grad()
+    loss = (wrapped.model(inputs[index]) - targets[index]).square().sum() * scale
+    wrapped.backward(loss)
+    wrapped.exchange()
+    wrapped.step()
+    return loss.detach()
+
+
+def evaluate(model: torch.nn.Module, data: Data, backend: Backend, dtype: torch.dtype) -> tuple[float, int]:
+    """This rank's sum of squared errors over its share of the test set, and how many samples that is.
+
+    Shares are disjoint and complete, so that sums and counts over ranks give the mean over distinct samples.
+    """
+    mine = share(np.arange(len(data.test_inputs)), backend.world.rank, backend.world.size)
+    if len(mine) == 0:
+        return 0.0, 0
+    with torch.no_grad():
+        answers = model(torch.from_numpy(data.test_inputs[mine]).to(backend.device, dtype)).cpu().double()
+    return float((answers - torch.from_numpy(data.test_targets[mine])).square().sum()), len(mine)
+
+
+def probe_exchange(config: Config, model, backend: Backend, tensors, batch: int, clock: Clock):
+    """Measure the exchange on a scratch copy, so that the trained model stays as it is."""
+    scratch = checkpoint.model_for(config).to(backend.device)
+    scratch.load_state_dict(model.state_dict())
+    wrapped = backend.wrap(scratch, make_optimizer(scratch, config))
+    backend.broadcast(scratch, wrapped.optimizer)
+    mine = share(np.arange(batch), backend.world.rank, backend.world.size)
+    step: Callable[[], object] = lambda: train_step(wrapped, *tensors, mine, batch, backend.world.size).item()  # noqa: E731
+    return probe(backend, wrapped, step, config.probe_steps, clock)
+
+
+def make_optimizer(model: torch.nn.Module, config: Config) -> torch.optim.Optimizer:
+    """Adam in its fused form, the same on every back end."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.Adam(trainable, lr=config.learning_rate, fused=True)
+
+
+def parameter_counts(model: torch.nn.Module) -> dict[str, int]:
+    """All parameters and the trainable ones; a KAN also says how many pykan counts for it."""
+    if hasattr(model, "parameter_counts"):
+        return model.parameter_counts()
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return {"all": sum(size for size, _ in sizes), "trainable": sum(size for size, trainable in sizes if trainable)}
+
+
+def parameter_digest(model: torch.nn.Module) -> str:
+    """Equal on two ranks exactly where all their parameters have the same bits."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: allocated on a GPU, or resident in the process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def check_paths(config: Config) -> str | None:
+    """What stands in the way of the files that will be written, or None; said before hours of training, not after."""
+    for flag, name in (("--record", config.record), ("--save", config.save)):
+        if name is None:
+            continue
+        path = Path(name)
+        if path.is_dir():
+            return f"{flag} is '{name}', a directory; it must be a file"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            existed = path.exists()
+            with path.open("ab"):
+                pass
+            if not existed:
+                path.unlink()
+        except OSError as error:
+            return f"{flag} is '{name}', which cannot be written: {error.strerror}"
+    return None
+
+
+def run(config: Config, launcher: Launcher) -> int:
+    """Start the back end, train, write the record; the exit status."""
+    run_id = results.new_run_id()
+    state = {"rank": launcher.rank}
+
+    def expired(stage: str) -> None:
+        error = TimeoutError(f"no progress for {config.timeout_s:g} s while waiting for {stage}")
+        end_job(config, run_id, state["rank"], error)
+
+    watchdog = Watchdog(config.timeout_s, expired)
+    backend = make_backend(config, launcher)
+    try:
+        backend.start()
+        state["rank"] = backend.world.rank
+        run_id = backend.world.broadcast(run_id)
+        problem = backend.world.broadcast(check_paths(config) if backend.world.rank == 0 else None)
+        if problem:
+            raise ConfigError(problem)
+        made = train(config, launcher, backend, watchdog, run_id)
+        if made is not None:
+            if config.record is not None:
+                record.append(Path(config.record), made)
+            print(closing_summary(made), flush=True)
+        watchdog.beat("the end of all ranks")
+        backend.stop()
+    except UsageError:
+        raise
+    except BaseException as error:
+        end_job(config, run_id, state["rank"], error)
+    watchdog.stop()
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    rank = 0
+    try:
+        launcher = detect()
+        rank = launcher.rank
+        config = from_command_line(arguments)
+        if config.dry_run:
+            if rank == 0:
+                print(json.dumps({**config.to_dict(), "launcher": vars(launcher)}, indent=2))
+            return 0
+        return run(config, launcher)
+    except UsageError as error:
+        if rank == 0:
+            print(f"error: {first_line(error)}", file=sys.stderr, flush=True)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
