@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from hvdkan.config import Config, ConfigError
+from hvdkan.failure import first_line
 from hvdkan.models import build_model
 from hvdkan.tasks import TASKS
 
@@ -45,7 +46,7 @@ def load(path: Path) -> tuple[torch.nn.Module, Config]:
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise ConfigError(f"{path} holds no model that can be read: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{path} holds no model that can be read: {first_line(error)}") from error
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise ConfigError(f"{path} holds no model of format {FORMAT}")
     config = Config.from_dict(saved["config"])

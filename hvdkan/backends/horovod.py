@@ -11,7 +11,7 @@ from hvdkan.backends.base import Backend, Fused, Wrapped
 from hvdkan.backends.mpi import pin_han
 from hvdkan.config import ENGINES, VARIABLE, ConfigError
 from hvdkan.launcher import check_size
-from mpi.schedules import groups, two_level
+from mpi.schedules import Step, groups, two_level
 
 
 class Horovod(Backend):
@@ -110,12 +110,14 @@ class Horovod(Backend):
             self._hvd.allreduce_(buffer, op=self._hvd.Average, name="hvdkan.average")
             return
         shard = buffer
-        for number, step in enumerate(two_level(self._plan, buffer.numel(), self.world.rank)):
-            shard = self._run(step, f"hvdkan.{number}.{step.operation}", buffer, shard)
+        for step in two_level(self._plan, buffer.numel(), self.world.rank):
+            shard = self._run(step, buffer, shard)
         torch.div(shard, self.world.size, out=buffer)
 
-    def _run(self, step, name: str, buffer: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
+    def _run(self, step: Step, buffer: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
         hvd, members = self._hvd, self._set_of[step.group]
+        # The same name on all members, some of whom make fewer steps: Horovod waits until all have named a tensor.
+        name = f"hvdkan.{step.operation}"
         if step.operation == "allreduce":
             return hvd.allreduce_(shard, op=hvd.Sum, name=name, process_set=members)
         if step.operation == "allgather":

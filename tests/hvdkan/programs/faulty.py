@@ -1,4 +1,4 @@
-"""hvdkan.train with a fault on rank 1 alone: ``faulty.py FAULT CALL FLAGS...`` fails at the CALL-th step (0: before any)."""
+"""hvdkan.train with a fault on rank 1 alone: ``faulty.py FAULT CALL FLAGS...`` fails at that call of a step."""
 
 import errno
 import sys

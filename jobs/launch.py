@@ -1,0 +1,154 @@
+"""One launch: its command, its run, and the record that stands for it, whatever became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hvdkan import record
+from hvdkan.config import Config
+from jobs import processes
+from jobs.launchers import Mpirun, inherited
+from jobs.store import Launch, Store, StoreError, read, succeeded
+
+#: Lines of a log that go into the record of a launch that wrote none.
+LAST_LINES = 12
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a launch: seconds it took; ``failure`` is one line, None where it succeeded."""
+
+    wall_s: float
+    failure: str | None
+
+
+def command(launch: Launch, launcher: Mpirun, module: str, file: Path) -> tuple[list[str], dict[str, str]]:
+    """The words that start a launch, and what its environment needs beside the runner's."""
+    flags = flags_of(launch.variant.settings)
+    labels = [word for name, value in launch.labels().items() for word in ("--label", f"{name}={value}")]
+    program = [sys.executable, "-m", module, *flags, "--record", str(file), *labels]
+    threads = launch.variant.config.threads or 1
+    return launcher.command(launch.variant.ranks, program), launcher.environment(threads)
+
+
+def flags_of(settings: dict[str, Any]) -> list[str]:
+    """Settings as flags of ``hvdkan.train``, in the order of the fields of Config."""
+    flags = []
+    for field in dataclasses.fields(Config):
+        if field.name not in settings:
+            continue
+        flag, value = field.name.replace("_", "-"), settings[field.name]
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list | tuple):
+            flags += [f"--{flag}", ",".join(map(str, value))]
+        else:
+            flags += [f"--{flag}", str(value)]
+    return flags
+
+
+def run(
+    launch: Launch, launcher: Mpirun, module: str, store: Store, timeout_s: float, tick: Callable[[float], None]
+) -> Result:
+    """Run a launch and put its records in place. An exception (Ctrl-C) leaves no record, and no process."""
+    written, log = store.running / f"{launch.file}.jsonl", store.logs / f"{launch.file}.log"
+    words, own = command(launch, launcher, module, written)
+    started_at = datetime.now(UTC)
+    outcome = processes.run(words, inherited(os.environ) | own, log, timeout_s, tick=tick)
+    final = store.records / f"{launch.file}.jsonl"
+    kind, message, records = _judged(launch, written, outcome, timeout_s)
+    if kind is None:
+        written.replace(final)
+        return Result(outcome.wall_s, None)
+    if records and not succeeded(records):
+        # Its own account of what went wrong knows more than the log.
+        written.replace(final)
+    else:
+        lines = _lines(log)
+        traceback = _traceback(lines)
+        if kind == "exit_status" and (cause := _cause(lines, traceback)):
+            message = f"{message}: {cause}"
+        error = {"kind": kind, "message": "\n".join([message, *lines[-LAST_LINES:]])}
+        error |= {"rank": None, "host": None, "traceback": traceback, "exit_status": outcome.status}
+        failed = [one | {"status": "failed", "error": error} for one in records]
+        record.write(final, failed or [_failed(launch, error, started_at, outcome.wall_s)])
+    return Result(outcome.wall_s, _said(records) or message)
+
+
+def _judged(
+    launch: Launch, written: Path, outcome: processes.Outcome, timeout_s: float
+) -> tuple[str | None, str, list[dict]]:
+    """What went wrong as a kind (None: nothing) and a sentence, and the launch's own records if they are whole."""
+    try:
+        records, reason = read(written, launch.labels()), ""
+    except (StoreError, record.SchemaError) as error:
+        records, reason = [], str(error)
+    if outcome.timed_out:
+        return "timeout", f"not finished after {timeout_s:g} s, and ended", records
+    if records and not succeeded(records):
+        return "failed", f"exit status {outcome.status}", records
+    if outcome.status != 0:
+        # Also with a complete record: nobody knows what of a launch that broke down can be trusted.
+        return "exit_status", f"exit status {outcome.status}", records
+    if not records:
+        return "no_record", f"exit status 0, but {reason}", records
+    return None, "", records
+
+
+def _failed(launch: Launch, error: dict[str, Any], started_at: datetime, wall_s: float) -> dict[str, Any]:
+    config = launch.variant.config.to_dict()
+    return {
+        "schema": record.SCHEMA,
+        "run_id": f"{started_at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
+        **launch.labels(),
+        "cell": "main",
+        "status": "failed",
+        "error": error,
+        "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
+        "wall_s": round(wall_s, 3),
+        "config": config,
+        "requested": {"allreduce": config["allreduce"], "engine": config["engine"], "transport": "auto"},
+        "effective": None,
+    }
+
+
+def _said(records: list[dict]) -> str | None:
+    for one in records:
+        error = one.get("error")
+        if one["status"] != "ok" and isinstance(error, dict) and error.get("message"):
+            return str(error["message"]).splitlines()[0]
+    return None
+
+
+def _lines(log: Path) -> list[str]:
+    return [line.rstrip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+
+
+def _cause(lines: list[str], traceback: str | None) -> str | None:
+    """The exception, or the line in which the program refused what it was told."""
+    if traceback is not None:
+        return traceback.splitlines()[-1]
+    return next((line for line in lines if line.startswith("error: ")), None)
+
+
+def _traceback(lines: list[str]) -> str | None:
+    """The first traceback of a log, for what comes after it is mostly the ends of other ranks.
+
+    Lines of other ranks may stand between its own; its last one is told by its form, ``Name: message``.
+    """
+    start = next((number for number, line in enumerate(lines) if _TRACEBACK in line), None)
+    if start is None:
+        return None
+    end = next((n for n in range(start + 1, len(lines)) if _EXCEPTION.match(lines[n])), len(lines) - 1)
+    return "\n".join(lines[start : end + 1])

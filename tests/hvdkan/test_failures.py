@@ -1,0 +1,143 @@
+"""A job that cannot go on ends in seconds, says why first, and leaves a record; a job that cannot start says so."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hvdkan import record
+
+FAULTY = Path(__file__).parent / "programs" / "faulty.py"
+TRAIN = ("-m", "hvdkan.train")
+SMALL = ("--samples", "400", "--global-batch-size", "100", "--epochs", "2", "--hidden", "4", "--threads", "1")
+#: Far more than a start takes, far less than any library's own patience.
+SOON = 60
+
+
+def failed(done, path, *words):
+    """The run ended badly, in the failing rank's words before anybody else's, and its record says so."""
+    assert done.returncode not in (0, None)
+    shown = done.stderr + done.stdout
+    assert "rank 1 on" in shown
+    text = shown[shown.index("rank 1 on") :]
+    for word in words:
+        assert word in text
+    (found,) = record.read(path).records
+    assert found["status"] == "failed"
+    assert found["error"]["rank"] == 1
+    return found
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("fault", "call", "kind"),
+    [
+        ("missing", 0, "FileNotFoundError"),
+        ("full", 3, "OSError"),
+        ("interrupt", 3, "KeyboardInterrupt"),
+        ("exit", 3, "SystemExit"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["horovod", "ddp", "mpi"])
+def test_one_rank_that_raises_ends_the_job(mpirun, tmp_path, backend, fault, call, kind):
+    path = tmp_path / "r.jsonl"
+    flags = ("--backend", backend, *SMALL, "--record", path)
+    done = mpirun(3, FAULTY, fault, call, *flags, timeout=SOON)
+    found = failed(done, path, kind)
+    assert found["error"]["kind"] == kind
+    first = done.stderr.index("rank 1 on")
+    for echo in ("MPI_ABORT", "prterun has exited", "rank 0 on", "rank 2 on"):
+        assert echo not in done.stderr[:first]
+    if fault == "exit":
+        assert done.returncode == 3
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("backend", ["horovod", "ddp"])
+def test_one_rank_that_raises_under_torchrun(torchrun, tmp_path, backend):
+    path = tmp_path / "r.jsonl"
+    flags = ("--backend", backend, *SMALL, "--record", path)
+    done = torchrun(3, FAULTY, "full", 3, *flags, timeout=SOON)
+    failed(done, path, "No space left on device")
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("backend", ["horovod", "ddp", "mpi"])
+def test_a_rank_that_never_comes_is_not_waited_for(mpirun, tmp_path, backend):
+    path = tmp_path / "r.jsonl"
+    started = time.monotonic()
+    flags = ("--backend", backend, *SMALL, "--timeout-s", "5", "--record", path)
+    done = mpirun(2, FAULTY, "sleep", 3, *flags, timeout=SOON)
+    assert time.monotonic() - started < SOON
+    assert done.returncode not in (0, None)
+    assert "no progress for 5 s while waiting for step 3 of 8" in done.stderr
+    (found,) = record.read(path).records
+    assert found["status"] == "failed"
+
+
+def test_a_loss_that_is_no_number_stops_with_the_step(alone, tmp_path):
+    path = tmp_path / "r.jsonl"
+    done = alone(*TRAIN, "--backend", "single", *SMALL, "--learning-rate", "1e30", "--record", path)
+    assert done.returncode == 1
+    (found,) = record.read(path).records
+    assert found["status"] == "failed"
+    assert found["error"]["kind"] == "FloatingPointError"
+    assert "at step 2 (epoch 1)" in found["error"]["message"]
+    assert found["error"]["message"] in done.stderr
+
+
+# --- jobs that cannot start ---
+
+
+def refused(done, *words):
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_an_unknown_value_is_one_line(alone):
+    done = alone(*TRAIN, "--operator", "kan")
+    refused(done, "'kan'", "spline, pykan, mlp")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--order", "0"), ("--order is 0",)),
+        (("--backend", "single"), ("single has one worker", "mpirun started 3")),
+        (("--simulate-nodes", "2,2"), ("places 4 workers, but 3 are running",)),
+        (("--samples", "100", "--batch-size", "50"), ("50 on 3 ranks is 150 a step, more than --samples 100",)),
+        (("--record", "/proc/no/such"), ("--record is '/proc/no/such'", "cannot be written")),
+        (("--save", "/proc"), ("--save is '/proc', a directory",)),
+        (("--allreduce", "hierarchical", "--engine", "nccl"), ("'nccl'", "ignores it", "process_sets")),
+        (("--device", "cuda"), ("torch sees no GPU",)),
+    ],
+)
+def test_many_ranks_refuse_in_one_line(mpirun, flags, words):
+    if "cuda" in flags and os.path.exists("/dev/nvidia0"):  # noqa: PTH110
+        pytest.skip("there is a GPU")
+    refused(mpirun(3, *TRAIN, *flags, timeout=SOON), *words)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("backend", ["horovod", "ddp", "mpi"])
+def test_a_world_smaller_than_launched_does_not_train(alone, tmp_path, backend):
+    """What happens when srun or a foreign mpirun starts processes that do not find each other."""
+    path = tmp_path / "r.jsonl"
+    lost = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+    done = alone(*TRAIN, "--backend", backend, *SMALL, "--record", path, env=lost, timeout=SOON)
+    refused(done, "srun started 4 ranks (SLURM_STEP_NUM_TASKS)", "sees 1", "--mpi")
+    assert not path.exists()
+
+
+@pytest.mark.launch
+def test_no_mpi_under_torchrun_is_said(torchrun):
+    done = torchrun(2, *TRAIN, "--backend", "mpi", *SMALL, timeout=SOON)
+    assert done.returncode != 0
+    assert done.stderr.count("error: --backend mpi has no MPI under torchrun; start it with mpirun or srun") == 1
