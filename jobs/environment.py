@@ -29,7 +29,8 @@ from pathlib import Path
 from jobs.build import BuildError, build_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
-HOROVOD = "0.28.1"
+CONSTRAINTS = ROOT / "constraints.txt"
+HOROVOD = next(line[9:].strip() for line in CONSTRAINTS.read_text().splitlines() if line.startswith("horovod=="))
 #: What Horovod's own build needs to be there already, since it is built without isolation.
 BUILD_TOOLS = ("setuptools", "wheel", "packaging", "cffi", "psutil", "pyyaml", "cloudpickle", "numpy", "cmake", "ninja")
 
@@ -203,7 +204,7 @@ def environment(venv_bin: Path | None) -> dict[str, str]:
 
 def pip(python: Path, *arguments: str) -> None:
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run([*command, "--constraint", str(ROOT / "constraints.txt"), *arguments], venv=python.parent)
+    run([*command, "--constraint", str(CONSTRAINTS), *arguments], venv=python.parent)
 
 
 def run(command: list[str], venv: Path | None) -> None:

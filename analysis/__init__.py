@@ -1,0 +1,1 @@
+"""Reads run records and decides what they show. Imports nothing that trains."""

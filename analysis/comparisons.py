@@ -1,0 +1,231 @@
+"""Pairs of arms -> paired effects, or the reason why a pair is not compared.
+
+An arm is a variant (and cell) of a study; what is compared is the median step time of its launches, block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import pandas as pd
+
+from analysis import parity, stats
+from analysis.load import Study, values, work_key
+from analysis.text import counted, listed
+
+HIERARCHY, BACKEND, OPERATOR, REPEAT, OTHER = "hierarchy", "backend", "operator", "repeat", "other"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two arms by name. ``primary`` pairs were named in the plan before anything ran; the rest is exploratory."""
+
+    baseline: str
+    candidate: str
+    kind: str
+    primary: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """A compared pair, or one with a ``refusal``. Absolute step times (s) stand beside the ratio."""
+
+    pair: Pair
+    refusal: str = ""
+    effect: stats.Effect | None = None
+    baseline: stats.Summary | None = None
+    candidate: stats.Summary | None = None
+    logs: dict = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    world: str = ""
+    placement: str = ""
+    marks: tuple[str, ...] = ()
+
+
+def first_config(rows: pd.DataFrame) -> dict:
+    return next((config for config in rows["config"] if config), {})
+
+
+def config_of(study: Study, arm: str) -> dict:
+    """An arm's settings as recorded or, where it has no record yet, as planned."""
+    config = first_config(study.arm(arm))
+    if config:
+        return config
+    variants = [variant for variant in study.plan.get("variant", []) if variant.get("name") == arm]
+    return study.plan.get("common", {}) | variants[0] if variants else {}
+
+
+def kind_of(study: Study, baseline: str, candidate: str) -> str:
+    """What a planned pair compares, by the first setting that differs."""
+    one, other = config_of(study, baseline), config_of(study, candidate)
+    # A plan leaves out what is at its default: only a setting that both give can differ.
+    for key, kind in (("backend", BACKEND), ("operator", OPERATOR)):
+        if key in one and key in other and one[key] != other[key]:
+            return kind
+    if (one.get("allreduce"), other.get("allreduce")) == ("flat", "hierarchical"):
+        return HIERARCHY
+    return OTHER if work_key(one) != work_key(other) else REPEAT
+
+
+def planned(study: Study, key: str) -> list[tuple[str, str]]:
+    """The arms of the plan's ``primary`` or ``aa`` pairs; a pair of variants holds for each cell that both have."""
+    names = study.launches[["variant", "cell", "arm"]].drop_duplicates()
+    pairs = []
+    for one, other in study.plan.get(key, []):
+        cells = {name: dict(rows[["cell", "arm"]].values) for name, rows in names.groupby("variant")}
+        shared = sorted(set(cells.get(one, {})) & set(cells.get(other, {})))
+        pairs += [(cells[one][cell], cells[other][cell]) for cell in shared] or [(one, other)]
+    return pairs
+
+
+def matched(
+    study: Study, vary: Iterable[str], is_baseline: Callable[[dict], bool], is_candidate: Callable[[dict], bool]
+) -> list[tuple[str, str]]:
+    """Arms of one placement whose settings agree but for ``vary``: each candidate with its nearest baseline."""
+    repeats = {other for _, other in planned(study, "aa")}
+    groups: dict[tuple, list[tuple[str, dict]]] = {}
+    for arm, rows in study.launches.groupby("arm", sort=True):
+        config = first_config(rows)
+        placement = max(rows["placement"])
+        if config and placement and arm not in repeats:
+            key = (rows["study"].iloc[0], rows["cell"].iloc[0], placement, work_key(config, vary))
+            groups.setdefault(key, []).append((arm, config))
+    pairs = []
+    for arms in groups.values():
+        baselines = [(arm, config) for arm, config in arms if is_baseline(config)]
+        for arm, config in arms:
+            if baselines and is_candidate(config):
+                # Of several the one with the same engine is the twin.
+                nearest = min(baselines, key=lambda other: (other[1].get("engine") != config.get("engine"), other[0]))
+                pairs.append((nearest[0], arm))
+    return sorted(pairs)
+
+
+def with_primary(study: Study, kind: str, derived: list[tuple[str, str]]) -> list[Pair]:
+    """The plan's primary pairs of this kind, then the derived ones that it does not name."""
+    named = [pair for pair in planned(study, "primary") if kind_of(study, *pair) == kind]
+    known = {frozenset(pair) for pair in planned(study, "primary")}
+    pairs = [Pair(*pair, kind, primary=True) for pair in named]
+    return pairs + [Pair(*pair, kind) for pair in derived if frozenset(pair) not in known]
+
+
+def compare(study: Study, pair: Pair) -> Result:
+    """Measure a pair. Refused where an arm did not run as asked, or where the two did not do the same work."""
+    arms = [study.arm(pair.baseline), study.arm(pair.candidate)]
+    for name, rows in zip((pair.baseline, pair.candidate), arms, strict=True):
+        if rows.empty:
+            return Result(pair, f"no launch of {name}")
+        if not rows["usable"].any():
+            return Result(pair, f"no usable launch of {name}: {listed(sorted(set(rows['why_not'])), 2)}")
+    usable = [rows[rows["usable"]] for rows in arms]
+    as_asked = [rows[rows["mismatch"] == ""] for rows in usable]
+    left_out = [f"{rows['arm'].iloc[0]}: {text}" for rows in usable for text in sorted(set(rows["mismatch"])) if text]
+    if any(rows.empty for rows in as_asked):
+        return Result(pair, f"what ran is not what was asked for ({listed(left_out)})")
+    baseline, candidate = as_asked
+    refusal = _differences(baseline, candidate) or _transport_refusal(pair, baseline, candidate)
+    if refusal:
+        return Result(pair, refusal)
+    seconds = values(baseline, "step_s"), values(candidate, "step_s")
+    both = pd.concat(as_asked)
+    return Result(
+        pair,
+        effect=stats.measure(*seconds),
+        baseline=stats.summary(list(seconds[0].values())),
+        candidate=stats.summary(list(seconds[1].values())),
+        logs=stats.paired_log_ratios(*seconds),
+        notes=(*_notes(pair, baseline, candidate), *(f"left out, {text}" for text in left_out)),
+        world=world(both),
+        placement=candidate["placement"].iloc[0],
+        marks=marks(both),
+    )
+
+
+def judged(results: list[Result], margin: float = stats.MARGIN) -> list[Result]:
+    """Results with verdicts; Holm's adjustment runs over all primary pairs, a refused one included, and no others."""
+    primary = [index for index, result in enumerate(results) if result.pair.primary]
+    p_values = [results[index].effect.p if results[index].effect else float("nan") for index in primary]
+    adjusted = dict(zip(primary, stats.holm(p_values), strict=True))
+    return [
+        result
+        if result.effect is None
+        else replace(
+            result,
+            effect=stats.decide(
+                result.effect,
+                margin=margin,
+                holm_p=adjusted.get(index),
+                family=len(primary) if index in adjusted else 1,
+            ),
+        )
+        for index, result in enumerate(results)
+    ]
+
+
+def _differences(baseline: pd.DataFrame, candidate: pd.DataFrame) -> str:
+    """Work parity of every block that holds both arms, first difference first; empty when all agree."""
+    others = {(row.study, row.block): row.settings for row in candidate.itertuples()}
+    for row in baseline.itertuples():
+        other = others.get((row.study, row.block))
+        found = parity.differences(row.settings, other) if other else []
+        if found:
+            return f"not the same work in block {row.block}: {listed(found)} differ"
+    return ""
+
+
+def _effective(rows: pd.DataFrame, key: str) -> str:
+    found = {str(effective[key]).split("(")[0] for effective in rows["effective"] if effective.get(key)}
+    return " and ".join(sorted(found))
+
+
+def _is_stock(rows: pd.DataFrame) -> bool:
+    return first_config(rows).get("allreduce") == "stock"
+
+
+def _transport_refusal(pair: Pair, baseline: pd.DataFrame, candidate: pd.DataFrame) -> str:
+    one, other = _effective(baseline, "transport"), _effective(candidate, "transport")
+    if one == other or pair.kind == OTHER or (pair.kind == BACKEND and _is_stock(baseline) and _is_stock(candidate)):
+        return ""
+    return f"transports differ ({one or 'not recorded'} against {other or 'not recorded'})"
+
+
+def _notes(pair: Pair, baseline: pd.DataFrame, candidate: pd.DataFrame) -> list[str]:
+    notes = []
+    if pair.kind == BACKEND:
+        one, other = _effective(baseline, "transport"), _effective(candidate, "transport")
+        if _is_stock(baseline) and _is_stock(candidate):
+            notes.append("stock against stock")
+        if candidate["workers"].max() == 1:
+            notes.append("one worker, so nothing is exchanged")
+        else:
+            notes.append(f"both over {one}" if one == other else f"transports differ: {other} against {one}")
+    if pair.kind == HIERARCHY:
+        one, other = _effective(baseline, "engine"), _effective(candidate, "engine")
+        if one != other:
+            notes.append(f"engines differ: {other} against {one}, so these are no twins")
+    return notes
+
+
+def marks(rows: pd.DataFrame) -> tuple[str, ...]:
+    """What every figure that touches these launches must say."""
+    found = [
+        ("simulated nodes", "simulated"),
+        ("emulated nodes", "emulated"),
+        ("more ranks than cores", "oversubscribed"),
+    ]
+    return tuple(text for text, column in found if rows[column].any())
+
+
+def world(rows: pd.DataFrame) -> str:
+    """Where a sentence about these launches holds."""
+    nodes = int(rows["nodes"].max())
+    if rows["simulated"].any():
+        hosts = max(1, int(rows["hosts"].max()))
+        where = "one host" if hosts == 1 else f"{hosts} hosts"
+        text = f"on {counted(nodes, 'simulated node')} of {where} - says nothing about a network"
+    elif rows["emulated"].any():
+        text = "on this emulated cluster"
+    else:
+        text = "on one node" if nodes <= 1 else "on this cluster"
+    return text + (", with more ranks than cores" if rows["oversubscribed"].any() else "")

@@ -1,0 +1,67 @@
+"""Make a study's report: ``python -m analysis.report results/quick``.
+
+Reads the records and the plan below the directory and writes ``report.html`` and ``tables/*.csv`` beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from analysis.load import ReportError, Study, load
+from analysis.page import page
+from analysis.sections import Section, build
+from analysis.tables import write_csv
+from analysis.text import clean, counted, listed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 0 when a report was made, also of a study that failed; 2 where there is nothing to report on."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.report", description=__doc__, allow_abbrev=False)
+    parser.add_argument("directory", type=Path, help="results of one study, as in results/quick")
+    directory = parser.parse_args(arguments).directory
+    try:
+        study = load(directory)
+        sections = build(study)
+        path = write(directory, study, sections)
+    except (ReportError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for point in sections[0].points:
+        print(f"- {clean(point)}")
+    print(path)
+    return 0
+
+
+def write(directory: Path, study: Study, sections: list[Section]) -> Path:
+    """Write the page and its tables; the page appears when all is complete. Returns the page's path.
+
+    ``tables/`` holds what the latest report made and nothing else.
+    """
+    tables = directory / "tables"
+    tables.mkdir(exist_ok=True)
+    for old in tables.glob("*.csv"):
+        old.unlink()
+    for section in sections:
+        for table in section.tables:
+            write_csv(table, tables)
+    path = directory / "report.html"
+    temporary = directory / ".report.html.part"
+    temporary.write_text(page(f"Study {study.name}", lead(study), sections), encoding="utf-8")
+    temporary.replace(path)
+    return path
+
+
+def lead(study: Study) -> str:
+    """One line under the title: how much there is, when it ran, and with what."""
+    rows = study.launches
+    days = sorted({started[:10] for started in rows["started_at"] if started})
+    when = f", {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "") if days else ""
+    processors = sorted({str(e["cpu"]) for e in rows["environment"] if e.get("cpu")})
+    machine = f", on {listed(processors, 3)}" if processors else ""
+    return f"{counted(len(rows), 'launch')} of {counted(rows['arm'].nunique(), 'variant')}{when}{machine}."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

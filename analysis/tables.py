@@ -1,0 +1,192 @@
+"""Tables of the report; the same cells go to the page and, unrounded, to CSV. Units stand in the column names."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis import stats
+from analysis.comparisons import Result, first_config
+from analysis.load import Study
+from analysis.scaling import Point
+from analysis.text import clean, compact, listed
+
+#: What a spreadsheet takes for the start of a formula, full-width forms included.
+_FORMULA = ("=", "+", "-", "@", "|", "＝", "＋", "－", "＠")  # noqa: RUF001
+
+
+@dataclass(frozen=True)
+class Table:
+    """``rows`` hold numbers, text or None (shown as n/a); ``name`` is also the CSV file's."""
+
+    name: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: list[tuple]
+
+
+def write_csv(table: Table, directory: Path) -> Path:
+    """Write ``<name>.csv``, numbers to six digits. Text that a spreadsheet would run gets an apostrophe in front."""
+    path = directory / f"{table.name}.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(table.columns)
+        writer.writerows([guarded(cell) for cell in row] for row in table.rows)
+    return path
+
+
+def guarded(cell: object) -> str:
+    """A CSV cell. Only text is guarded: a negative number stays one."""
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return "n/a"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return f"{cell:.6g}"
+    if isinstance(cell, int):
+        return str(cell)
+    text = clean(cell)
+    return "'" + text if text.lstrip().startswith(_FORMULA) else text
+
+
+def pairs(results: list[tuple[str, Result]], name: str, caption: str, margin: float) -> Table:
+    """Paired comparisons: ratio, interval, p-values and verdict, and the reason where there is none."""
+    columns = (
+        "candidate", "baseline", "placement", "step time ratio", "95% low", "95% high", "faster in", "verdict",
+        "candidate step (ms)", "baseline step (ms)", "pairs", "launches without a pair", "family", "sign-flip p",
+        "Holm p", "blocks to settle", "remarks",
+    )  # fmt: skip
+    rows = [_pair(result) for _, result in results]
+    return Table(name, f"{caption} Margin of equivalence {margin:.0%}.", columns, rows)
+
+
+def _pair(result: Result) -> tuple:
+    pair, effect = result.pair, result.effect
+    family = "primary" if pair.primary else "exploratory"
+    if effect is None:
+        return (
+            pair.candidate, pair.baseline, None, None, None, None, None, "not compared", None, None, 0, None, family,
+            None, None, None, result.refusal,
+        )  # fmt: skip
+    return (
+        pair.candidate, pair.baseline, result.placement, effect.ratio, effect.low, effect.high,
+        f"{effect.wins} of {effect.n}", effect.verdict, 1e3 * result.candidate.median, 1e3 * result.baseline.median,
+        effect.n, effect.dropped, family, effect.p, effect.holm, effect.blocks_needed,
+        "; ".join([*result.notes, *result.marks]),
+    )  # fmt: skip
+
+
+def scaling(points: list[Point], name: str, caption: str, gain: str = "speedup") -> Table:
+    columns = (
+        "series", "variant", "placement", "workers", "batch", "launches", "failed", "samples/s (harmonic mean)",
+        "step (ms, median)", gain, "95% low", "95% high", "efficiency (%)", "remarks",
+    )  # fmt: skip
+    rows = [
+        (
+            p.series, p.arm, p.placement, p.workers, p.batch, p.n, p.failed, p.samples_per_s, 1e3 * p.step_s,
+            p.speedup, p.low, p.high, 100 * p.efficiency,
+            "; ".join([*([f"n/a: {p.reason}"] if p.reason else []), *([p.note] if p.note else []), *p.marks]),
+        )
+        for p in points
+    ]  # fmt: skip
+    return Table(name, caption, columns, rows)
+
+
+def variants(study: Study) -> Table:
+    """Every arm in absolute numbers: launches, step time and its range, throughput, loss, memory."""
+    columns = (
+        "variant", "back end", "operator", "placement", "launches", "failed", "step (ms, median)", "lowest",
+        "highest", "95th percentile step (ms)", "samples/s (harmonic mean)", "final training loss", "test loss",
+        "peak memory (MB)",
+    )  # fmt: skip
+    rows = []
+    for arm, group in study.launches.groupby("arm", sort=True):
+        usable = group[group["usable"]]
+        step = stats.summary(usable["step_s"])
+        config = first_config(group)
+        medians = (stats.summary(usable[c]).median for c in ("step_p95_s", "loss", "test_loss", "memory_bytes"))
+        p95, loss, test_loss, memory = medians
+        rate = stats.harmonic_mean(usable["samples_per_s"].dropna())
+        rows.append((
+            arm, config.get("backend"), config.get("operator"), max(group["placement"]), len(usable),
+            len(group) - len(usable), 1e3 * step.median, 1e3 * step.low, 1e3 * step.high, 1e3 * p95, rate, loss,
+            test_loss, memory / 1e6,
+        ))  # fmt: skip
+    return Table("variants", "All variants in absolute numbers; medians over launches.", columns, rows)
+
+
+def communication(study: Study) -> Table:
+    """Exposed communication: (step with exchange - step without) / step with, measured in the same launch."""
+    columns = (
+        "variant", "placement", "launches", "exposed (%, median)", "lowest", "highest", "step with exchange (ms)",
+        "step without (ms)", "in the exchange (ms)", "waiting for others (ms)", "remarks",
+    )  # fmt: skip
+    rows = []
+    for arm, group in study.usable[study.usable["exposed"].notna()].groupby("arm", sort=True):
+        exposed = stats.summary(100 * group["exposed"])
+        times = ("exposed_with_s", "exposed_without_s", "exchange_s", "wait_s")
+        medians = [1e3 * stats.summary(group[column]).median for column in times]
+        remarks = "; ".join(sorted({text for text in group["mismatch"] if text}))
+        rows.append(
+            (arm, max(group["placement"]), exposed.n, exposed.median, exposed.low, exposed.high, *medians, remarks)
+        )
+    caption = "Exposed communication. Slightly negative values are noise and are kept."
+    return Table("communication", caption, columns, rows)
+
+
+def requested(study: Study) -> Table:
+    """What was asked for and what was observed to run, with the reason and the evidence."""
+    columns = (
+        "variant", "placement", "asked for: all-reduce", "engine", "transport", "ran: all-reduce", "engine ran",
+        "transport ran", "as asked (launches)", "reason", "evidence",
+    )  # fmt: skip
+    rows = []
+    for arm, group in study.launches.groupby("arm", sort=True):
+        ran = group[[bool(effective) for effective in group["effective"]]]
+        asked = next((r for r in group["requested"] if r), {})
+        seen = {key: _seen(ran, key) for key in ("allreduce", "engine", "transport", "reason")}
+        evidence = next((e["evidence"] for e in ran["effective"] if e.get("evidence")), None)
+        rows.append((
+            arm, max(group["placement"]), *(asked.get(key) for key in ("allreduce", "engine", "transport")),
+            seen["allreduce"] or "not known", seen["engine"], seen["transport"],
+            f"{int((ran['mismatch'] == '').sum())} of {len(ran)}", seen["reason"] or "",
+            compact(evidence, 240) if evidence else "none recorded",
+        ))  # fmt: skip
+    return Table("requested", "What was requested and what ran.", columns, rows)
+
+
+def _seen(rows: pd.DataFrame, key: str) -> str:
+    return listed(sorted({str(effective[key]) for effective in rows["effective"] if effective.get(key)}))
+
+
+def failed(study: Study) -> Table:
+    """Launches that give no measurement: counted, never averaged."""
+    columns = ("variant", "block", "attempt", "status", "why", "message", "rank", "host")
+    rows = []
+    for row in study.launches[~study.launches["usable"]].itertuples():
+        error = row.error
+        message = compact(error.get("message") or "", 300)
+        block = row.block if row.block >= 0 else None
+        rows.append((
+            row.arm, block, row.attempt, row.status, row.why_not, message, error.get("rank"), error.get("host"),
+        ))  # fmt: skip
+    return Table("failed", "Launches without a measurement.", columns, rows)
+
+
+def damaged(study: Study) -> Table:
+    return Table("damaged", "Lines that could not be read.", ("file", "line", "reason"), list(study.damaged))
+
+
+def environments(study: Study) -> Table:
+    """Each thing recorded of software and machine, with all values that occur."""
+    found: dict[str, set[str]] = {}
+    for environment in study.launches["environment"]:
+        for key, value in environment.items():
+            if key not in ("load_before", "load_after"):
+                found.setdefault(clean(key), set()).add(compact(value, 300))
+    rows = [(key, listed(sorted(values), 4)) for key, values in sorted(found.items())]
+    return Table("environment", "Software and machine, as recorded.", ("what", "values"), rows)

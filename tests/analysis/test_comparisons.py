@@ -1,0 +1,204 @@
+import math
+
+import pytest
+
+from analysis import comparisons, findings, hierarchy, stats
+from analysis.comparisons import HIERARCHY, Pair
+
+TWINS = Pair("mpi-flat", "mpi-hierarchical", HIERARCHY)
+
+
+def both(make, blocks=3, flat=None, hierarchical=None, ratio=1.1):
+    made = []
+    for block in range(1, blocks + 1):
+        made.append(make("mpi-flat", block, 0.004, **(flat or {})))
+        made.append(make("mpi-hierarchical", block, 0.004 * ratio * (1 + block / 1000), **(hierarchical or {})))
+    return made
+
+
+def test_pairs_are_compared_within_their_block(make, study):
+    made = [make("mpi-flat", block, 0.004 * block) for block in (1, 2, 3)]
+    made += [make("mpi-hierarchical", block, 0.006 * block) for block in (2, 3, 4)]
+    result = comparisons.compare(study(made), TWINS)
+    assert list(result.logs.values()) == pytest.approx([math.log(1.5)] * 2)
+    assert (result.effect.n, result.effect.dropped) == (2, 2)
+    assert (result.baseline.median, result.candidate.median) == pytest.approx((0.008, 0.018))
+
+
+def test_four_times_the_samples_are_refused_by_name(make, study):
+    result = comparisons.compare(study(both(make, hierarchical={"config_samples": 80000})), TWINS)
+    assert result.effect is None
+    assert "samples (20,000 against 80,000)" in result.refusal
+
+
+def test_one_back_end_that_sees_every_sample_on_every_rank_is_refused(make, study):
+    made = []
+    for block in (1, 2, 3):
+        made += [make("ddp-2g", block, workers=2, nodes=None)]
+        made += [make("horovod-2g", block, workers=2, nodes=None, samples_seen=[40000, 40000])]
+    loaded = study(made)
+    (pair,) = hierarchy.backends(loaded)
+    assert "samples seen (20,000, 20,000 against 40,000, 40,000)" in comparisons.compare(loaded, pair).refusal
+
+
+def test_what_did_not_run_as_asked_is_no_hierarchical_launch(make, study):
+    changes = {"ran": "flat"}
+    result = comparisons.compare(study(both(make, hierarchical=changes)), TWINS)
+    assert result.effect is None
+    assert "hierarchical asked for, flat ran" in result.refusal
+
+
+def test_launches_that_ran_otherwise_are_left_out_and_said(make, study):
+    made = [*both(make), make("mpi-flat", 4), make("mpi-hierarchical", 4, ran="flat")]
+    result = comparisons.compare(study(made), TWINS)
+    assert (result.effect.n, result.effect.dropped) == (3, 1)
+    assert any("flat ran" in note for note in result.notes)
+
+
+def test_failures_are_dropped_pairs(make, fail, study):
+    made = [*both(make), make("mpi-flat", 4), fail("mpi-hierarchical", 4)]
+    assert comparisons.compare(study(made), TWINS).effect.n == 3
+    only = comparisons.compare(study([make("mpi-flat", 1), fail("mpi-hierarchical", 1)]), TWINS)
+    assert only.refusal == "no usable launch of mpi-hierarchical: failed: OSError"
+    absent = comparisons.compare(study([make("mpi-flat", 1)]), TWINS)
+    assert absent.refusal == "no launch of mpi-hierarchical"
+
+
+def test_twins_are_found_without_a_plan(make, study):
+    made = [*both(make), make("ddp-flat", 1), make("horovod-hierarchical", 1), make("mpi-2g", 1, workers=2, nodes=None)]
+    made += [make("mpi-hierarchical-wide", 1, config_hidden=[64])]
+    pairs = hierarchy.twins(study(made))
+    assert [(pair.baseline, pair.candidate, pair.primary) for pair in pairs] == [
+        ("mpi-flat", "mpi-hierarchical", False)
+    ]
+
+
+def test_the_twin_has_the_same_engine_where_there_are_two(make, study):
+    made = both(make, flat={"config_engine": "two_level"}, hierarchical={"config_engine": "two_level"})
+    made += [make("mpi-a-flat", block, config_engine="flat") for block in (1, 2, 3)]
+    assert [pair.baseline for pair in hierarchy.twins(study(made))] == ["mpi-flat"]
+
+
+def test_a_plan_names_its_primary_pairs_and_repeats(quick, plan, study):
+    loaded = study(quick(), plan)
+    assert [pair.primary for pair in hierarchy.twins(loaded)] == [True] * 3
+    assert [(pair.baseline, pair.candidate) for pair in hierarchy.repeats(loaded)] == [("mpi-flat", "mpi-flat-again")]
+    assert hierarchy.others(loaded) == []
+
+
+def test_repeats_are_found_without_a_plan(quick, study):
+    pairs = hierarchy.repeats(study(quick()))
+    assert [(pair.baseline, pair.candidate) for pair in pairs] == [("mpi-flat", "mpi-flat-again")]
+
+
+def test_stock_back_ends_over_different_transports_are_compared_and_labelled(quick, study):
+    loaded = study(quick())
+    results = {pair.candidate: comparisons.compare(loaded, pair) for pair in hierarchy.backends(loaded)}
+    assert results["horovod-2g"].notes == ("stock against stock", "transports differ: mpi against gloo")
+    assert results["horovod-1g"].notes == ("stock against stock", "one worker, so nothing is exchanged")
+    assert results["horovod-flat"].refusal == "transports differ (gloo against mpi)"
+
+
+def test_equal_transports_are_compared(make, study):
+    over_gloo = {"requested": {"allreduce": "flat", "transport": "gloo"}}
+    over_gloo["effective"] = {"allreduce": "flat", "engine": "builtin", "transport": "gloo"}
+    loaded = study([make("ddp-flat", 1), make("horovod-flat", 1, **over_gloo)])
+    (pair,) = hierarchy.backends(loaded)
+    assert comparisons.compare(loaded, pair).notes == ("both over gloo",)
+
+
+def test_operators_are_compared_with_pykan(quick, study):
+    loaded = study(quick())
+    (pair,) = hierarchy.operators(loaded)
+    assert (pair.baseline, pair.candidate) == ("horovod-1g-pykan", "horovod-1g")
+
+
+def test_holm_runs_over_primary_pairs_only(make, study):
+    made = both(make, blocks=8, ratio=1.2)
+    loaded = study(made)
+    plain = comparisons.compare(loaded, TWINS)
+    primary = comparisons.compare(loaded, Pair("mpi-flat", "mpi-hierarchical", HIERARCHY, primary=True))
+    refused = comparisons.compare(loaded, Pair("x", "y", HIERARCHY, primary=True))
+    judged = comparisons.judged([plain, primary, primary, refused])
+    assert judged[0].effect.holm is None and judged[0].effect.p == 2 / 2**8
+    # Three named comparisons, one of which could not be made: the family is still three.
+    assert judged[1].effect.holm == pytest.approx(3 * 2 / 2**8)
+    assert judged[1].effect.verdict == stats.SLOWER
+    assert judged[3].refusal
+
+
+def test_the_size_of_the_family_counts_in_what_would_settle_it(make, study):
+    made = []
+    for block in range(1, 9):
+        made += [make("mpi-flat", block), make("mpi-hierarchical", block, 0.004 * (1.06 if block % 2 else 0.99))]
+    loaded = study(made)
+    primary = Pair("mpi-flat", "mpi-hierarchical", HIERARCHY, primary=True)
+    judged = comparisons.judged([comparisons.compare(loaded, pair) for pair in (primary, primary, primary, TWINS)])
+    assert [result.effect.verdict for result in judged] == [stats.INCONCLUSIVE] * 4
+    assert judged[0].effect.blocks_needed > judged[3].effect.blocks_needed
+
+
+def test_a_planned_pair_without_a_record_is_named_by_its_plan(make, study):
+    plan = "primary = [['mpi-flat', 'mpi-hierarchical']]\n[common]\nbackend = 'mpi'\n"
+    plan += "[[variant]]\nname = 'mpi-hierarchical'\nallreduce = 'hierarchical'\n"
+    loaded = study([make("mpi-flat", 1)], plan)
+    (pair,) = hierarchy.twins(loaded)
+    assert pair.primary
+    assert comparisons.compare(loaded, pair).refusal == "no launch of mpi-hierarchical"
+    assert findings.labels(loaded, [comparisons.compare(loaded, pair)])[0][0] == "mpi hierarchical / flat"
+
+
+def test_simulated_nodes_are_never_a_network(make, study):
+    result = comparisons.judged([comparisons.compare(study(both(make)), TWINS)])[0]
+    assert result.world.startswith("on 2 simulated nodes of one host - says nothing about a network")
+    assert result.marks == ("simulated nodes", "more ranks than cores")
+
+
+@pytest.mark.parametrize(
+    ("change", "world"),
+    [
+        ({"simulated_topology": False, "emulated": True, "oversubscribed": False}, "on this emulated cluster"),
+        ({"simulated_topology": False, "oversubscribed": False}, "on this cluster"),
+        ({"simulated_topology": False, "oversubscribed": False, "placement": "4G1N"}, "on one node"),
+    ],
+)
+def test_sentences_name_their_world(make, study, change, world):
+    assert comparisons.compare(study(both(make, flat=change, hierarchical=change)), TWINS).world == world
+
+
+def test_the_sentence_of_few_blocks(make, study):
+    loaded = study(both(make))
+    result = comparisons.judged([comparisons.compare(loaded, TWINS)])[0]
+    sentence = findings.comparison("mpi", result, loaded)
+    assert sentence.startswith(
+        "no verdict possible from 3 blocks (8 are needed): mpi hierarchical took 1.10 times its flat twin's step time "
+        "(4.41 against 4.00 ms), 95% interval 1.10 to 1.10, faster in 0 of 3 pairs, on 2 simulated nodes"
+    )
+
+
+def test_the_sentence_of_one_block_gives_no_interval(make, study):
+    loaded = study(both(make, blocks=1))
+    result = comparisons.judged([comparisons.compare(loaded, TWINS)])[0]
+    assert "from 1 block (8 are needed)" in (sentence := findings.comparison("mpi", result, loaded))
+    assert "95% interval n/a" in sentence and "faster in 0 of 1 pair," in sentence
+
+
+def test_the_sentence_of_enough_blocks_has_a_verdict(make, study):
+    loaded = study(both(make, blocks=8, ratio=0.8))
+    result = comparisons.judged([comparisons.compare(loaded, TWINS)])[0]
+    sentence = findings.comparison("mpi", result, loaded)
+    assert sentence.startswith("faster (8 blocks): mpi hierarchical took 0.804 times")
+    assert "exploratory, faster in 8 of 8 pairs" in sentence
+
+
+def test_the_noise_floor_is_the_spread_of_repeats(make, study):
+    ratios = [1.02, 0.97, 1.05]
+    made = [make("mpi-flat", block) for block in (1, 2, 3)]
+    made += [make("mpi-flat-again", block, 0.004 * ratio) for block, ratio in enumerate(ratios, start=1)]
+    loaded = study(made)
+    (pair,) = hierarchy.repeats(loaded)
+    sentence = findings.noise_floor([comparisons.compare(loaded, pair)])
+    logs = [math.log(ratio) for ratio in ratios]
+    sd = math.sqrt(sum((x - sum(logs) / 3) ** 2 for x in logs) / 2)
+    assert f"{100 * (math.exp(sd) - 1):.1f}%" in sentence
+    assert findings.noise_floor([]).startswith("Noise floor: n/a")

@@ -1,0 +1,286 @@
+"""From records on disk to the page, its tables and its exit status."""
+
+import csv
+import html.parser
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from analysis import report
+from hvdkan import record as records
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "=cmd|' /C calc'!A0",
+    "@SUM(1)",
+    '"><img src=x onerror=alert(1)>',
+    "$\\frac{$ & $x_",
+    "a\x00b\x1b[31m\ud800",
+    "]]> --> é 字 " + "x" * 200,
+]
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would see: tags with attributes, and the text outside of styles."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.text, self.source = [], "", path.read_text(encoding="utf-8")
+        self.feed(self.source)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    @property
+    def svgs(self):
+        return re.findall(r"<svg.*?</svg>", self.source, flags=re.DOTALL)
+
+
+def made(directory, expected=0):
+    assert report.main([str(directory)]) == expected
+    return Page(directory / "report.html")
+
+
+def table(directory, name):
+    with (directory / "tables" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_whole_report(quick, plan, save, capsys):
+    directory = save(quick(), plan)
+    page = made(directory)
+    titles = re.findall(r"<h2>(.*?)</h2>", page.source)
+    assert titles == [
+        "Findings", "Strong scaling", "Flat against hierarchical", "Noise floor (A/A)", "Horovod against DDP",
+        "Operator speed", "Exposed communication", "What was requested and what ran",
+        "The paper&#x27;s numbers beside ours", "How it was measured, and what was not tested", "Failed and damaged",
+    ]  # fmt: skip
+    assert page.text.count("no verdict possible from 3 blocks (8 are needed)") == 6
+    assert "says nothing about a network" in page.text
+    assert "42 launches of 14 variants" in page.text
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == str(directory / "report.html")
+    assert out[0].startswith("- no verdict possible from 3 blocks (8 are needed): horovod hierarchical took 1.1")
+
+
+def test_the_page_stands_alone_and_can_be_read_aloud(quick, plan, save):
+    page = made(save(quick(), plan))
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object"}
+    assert "@import" not in page.source and not re.search(r'(src|href)="(https?:)?//', page.source.replace("xlink", ""))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = re.findall(r'href="#([^"]*)"', page.source) + re.findall(r"url\(#([^)]*)\)", page.source)
+    assert targets and set(targets) <= set(ids)
+    assert len(page.svgs) == 7
+    for svg in page.svgs:
+        root = ElementTree.fromstring(svg.replace('xlink:href="', 'href="'))
+        assert root.attrib["role"] == "img" and root[0].attrib["id"] == root.attrib["aria-labelledby"]
+        assert len(root[0].text) > 20
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page.source)
+    assert all(re.search(r"Rests on \d+ launches", caption) for caption in captions) and len(captions) == 7
+    assert captions[1].endswith("Rests on 18 launches. With more ranks than cores and simulated nodes.")
+
+
+def test_the_numbers_are_those_of_a_short_script(quick, plan, save):
+    directory = save(quick(blocks=9, noise=0.05), plan)
+    made(directory)
+    step = {(r["variant"], r["block"]): statistics.median(r["step_s"]) for r in records.read(directory).records}
+    for row in table(directory, "hierarchy"):
+        logs = [math.log(step[row["candidate"], b] / step[row["baseline"], b]) for b in range(1, 10)]
+        mean, sd = statistics.mean(logs), statistics.stdev(logs)
+        half = 2.306004135 * sd / 3  # Student's t with 8 degrees of freedom
+        wanted = [math.exp(mean), math.exp(mean - half), math.exp(mean + half)]
+        assert [float(row[key]) for key in ("step time ratio", "95% low", "95% high")] == pytest.approx(
+            wanted, rel=1e-5
+        )
+        assert row["faster in"] == f"{sum(log < 0 for log in logs)} of 9" and row["family"] == "primary"
+        median = statistics.median(step[row["candidate"], b] for b in range(1, 10))
+        assert float(row["candidate step (ms)"]) == pytest.approx(1e3 * median, rel=1e-5)
+    rate = {(r["variant"], r["block"]): r["samples_per_s"] for r in records.read(directory).records}
+    scaling = {row["variant"]: row for row in table(directory, "scaling")}
+    for backend in ("horovod", "ddp", "mpi"):
+        gains = [rate[f"{backend}-2g", b] / rate[f"{backend}-1g", b] for b in range(1, 10)]
+        row = scaling[f"{backend}-2g"]
+        assert float(row["speedup"]) == pytest.approx(statistics.geometric_mean(gains), rel=1e-5)
+        assert float(row["efficiency (%)"]) == pytest.approx(50 * statistics.geometric_mean(gains), rel=1e-5)
+        rates = [rate[f"{backend}-2g", b] for b in range(1, 10)]
+        assert float(row["samples/s (harmonic mean)"]) == pytest.approx(statistics.harmonic_mean(rates), rel=1e-5)
+
+
+def test_verdicts_appear_from_eight_blocks_on(quick, plan, save):
+    page = made(save(quick(blocks=8, noise=0.01), plan))
+    assert "slower (8 blocks)" in page.text and "faster (8 blocks)" in page.text
+    assert "Holm-adjusted p 0.023" in page.text  # 3 x 2 / 2 ** 8
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_from_records_is_only_text(make, fail, save, text):
+    changes = {"study": text, "placement": "4G2N", "config_backend": text, "exclusive": text}
+    twins = [make(f"{name} {text}", block, **changes) for name in ("mpi-flat", "mpi-hierarchical") for block in (1, 2)]
+    odd = make(text, 1, cell=text, environment={"cpu": text, text: text}, asked="hierarchical", ran="flat")
+    odd["effective"] |= {"reason": text, "transport": text, "evidence": {text: [text, {text: text}]}}
+    error = {"kind": text, "message": text, "rank": text, "host": text}
+    directory = save([*twins, odd, fail(text, 2) | {"error": error}])
+    page = made(directory)
+    assert not {tag for tag, _ in page.tags} & {"script", "img"}
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert page.svgs
+    for svg in page.svgs:
+        ElementTree.fromstring(svg.replace('xlink:href="', 'href="'))
+    assert all(character.isprintable() or character == "\n" for character in page.text)
+    for path in (directory / "tables").iterdir():
+        with path.open(encoding="utf-8", newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        assert not [cell for cell in cells if cell.lstrip().startswith(("=", "+", "@", "|"))], path.name
+
+
+def test_a_hostile_plan_is_only_text(make, save):
+    directory = save([make(block=1)], "study = '<script>'\nprimary = [['<b>', '=x']]\n")
+    assert not {tag for tag, _ in made(directory).tags} & {"script", "b"}
+
+
+def test_a_study_whose_launches_all_failed_has_a_report(fail, save, plan):
+    directory = save([fail("mpi-flat", block, message="disk <full>") for block in (1, 2, 3)], plan)
+    page = made(directory)
+    assert "All 3 launches failed" in page.text and "disk <full>" in page.text and "disk &lt;full&gt;" in page.source
+    assert page.svgs == []
+    assert len(table(directory, "failed")) == 3
+
+
+def test_one_launch_has_no_comparison_and_no_interval(make, save):
+    directory = save([make("mpi-flat", 1)])
+    page = made(directory)
+    assert "1 launch of 1 variant" in page.text and "Noise floor: n/a" in page.text
+    (row,) = table(directory, "variants")
+    assert (row["launches"], row["lowest"], row["highest"]) == ("1", "n/a", "n/a")
+    assert float(row["step (ms, median)"]) == 4
+
+
+@pytest.mark.parametrize("placement", [{"workers": 1, "nodes": None}, {"workers": 2, "nodes": None}])
+def test_one_placement_only(make, save, placement):
+    page = made(save([make("horovod-1", block, **placement) for block in (1, 2)]))
+    assert "n/a: no variant was run with the same settings on two placements" in page.text
+
+
+def test_diverged_failed_damaged_and_missing_are_counted(make, fail, save, capsys):
+    plan = "blocks = 4\n[[variant]]\nname = 'mpi-flat'\n[[variant]]\nname = 'mpi-hierarchical'\n"
+    directory = save([make("mpi-flat", 1), make("mpi-flat", 2, epoch_loss=[0.5, math.nan]), fail("mpi-flat", 3)], plan)
+    (directory / "records" / "torn.jsonl").write_text("{")
+    page = made(directory)
+    assert "2 of 3 launches failed; they are counted, not averaged" in page.text
+    assert "5 launches of the plan have no record yet" in page.text
+    assert "1 line of the records could not be read" in page.text
+    assert [row["why"] for row in table(directory, "failed")] == ["a loss is not finite", "failed: OSError"]
+    assert table(directory, "damaged")[0]["file"] == "records/torn.jsonl"
+    (row,) = table(directory, "variants")
+    assert (row["launches"], row["failed"]) == ("1", "2")
+
+
+def test_what_ran_otherwise_is_shown_and_not_compared(make, save):
+    made_ = [make("mpi-flat", 1), make("mpi-hierarchical", 1, ran="flat")]
+    made_[1]["effective"]["reason"] = "one node"
+    directory = save(made_)
+    page = made(directory)
+    assert "not compared: mpi hierarchical / flat" in page.text
+    rows = {row["variant"]: row for row in table(directory, "requested")}
+    assert rows["mpi-hierarchical"]["ran: all-reduce"] == "flat"
+    assert rows["mpi-hierarchical"]["reason"] == "one node"
+    assert rows["mpi-hierarchical"]["as asked (launches)"] == "0 of 1"
+    assert rows["mpi-flat"]["evidence"] == "steps: reduce_scatter, allreduce, allgather"
+
+
+def test_a_weak_study_with_unequal_loads_loses_the_label(make, save):
+    made_ = [make(f"mpi-{n}g", 1, workers=n, nodes=None, study="weak-scaling") for n in (1, 2)]
+    page = made(save(made_))
+    assert "not called weak scaling: samples per worker differ (20,000 at 1G1N and 10,000 at 2G1N)" in page.text
+    assert "Growing work" in page.text
+
+
+def test_mixed_studies_are_paired_within_a_study_only(make, save):
+    made_ = [make("mpi-flat", 1, study="a"), make("mpi-hierarchical", 1, study="a"), make("mpi-flat", 2, study="a")]
+    made_ += [make("mpi-flat", 1, 0.001, study="b"), make("mpi-hierarchical", 2, 0.001, study="b")]
+    directory = save(made_)
+    page = made(directory)
+    assert "Records of 2 studies are mixed here" in page.text
+    (row,) = table(directory, "hierarchy")
+    assert (row["pairs"], row["step time ratio"]) == ("1", "1")
+
+
+def test_tens_of_variants(make, save):
+    made_ = [
+        make(f"mpi-{name}-{width}", block, config_hidden=[width])
+        for width in range(30)
+        for name in ("flat", "hierarchical")
+        for block in (1, 2)
+    ]
+    directory = save(made_)
+    page = made(directory)
+    assert len(table(directory, "hierarchy")) == 30
+    assert "6 more pairs are in the table" in page.text and "14 further comparisons: see the tables below" in page.text
+
+
+def test_the_paper_stands_beside_and_is_another_machines(quick, plan, save):
+    directory = save(quick(), plan)
+    page = made(directory)
+    assert "another machine, other samples" in page.text
+    rows = {row["quantity"]: row for row in table(directory, "paper")}
+    efficiency = rows["efficiency at 2G1N (%)"]
+    assert (
+        efficiency["paper (DDP, pykan, A100)"] == "79.9"
+        and rows["efficiency at 8G4N (%)"]["ours: ddp, spline"] == "n/a"
+    )
+    scaling = {row["variant"]: row for row in table(directory, "scaling")}
+    assert efficiency["ours: ddp, spline"] == scaling["ddp-2g"]["efficiency (%)"]
+    assert rows["parameters at width 32, frozen ones included"]["ours: horovod, pykan"] == "2726"
+
+
+def test_a_second_report_leaves_nothing_of_the_first(make, fail, save):
+    directory = save([make("mpi-flat", 1), fail("mpi-flat", 2)])
+    made(directory)
+    (directory / "records" / "00001.jsonl").unlink()
+    made(directory)
+    assert not (directory / "tables" / "failed.csv").exists()
+
+
+def command(*arguments):
+    root = Path(report.__file__).parents[1]
+    line = [sys.executable, "-m", "analysis.report", *map(str, arguments)]
+    return subprocess.run(line, cwd=root, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def test_the_command_line(make, save):
+    directory = save([make(block=1)])
+    done = command(directory)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(f"{directory / 'report.html'}\n")
+    done = command(directory / "none")
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("content", ["directory", "records", "schema"])
+def test_bad_input_is_one_line_and_exit_status_2(tmp_path, make, capsys, content):
+    said = {"directory": "no such directory", "records": "no records", "schema": "schema '2.0' cannot be read"}[content]
+    if content == "schema":
+        (tmp_path / "new.jsonl").write_bytes(records.encode(make(schema="2.0")))
+    assert report.main([str(tmp_path / "none" if content == "directory" else tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and said in err and err.count("\n") == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_the_analysis_imports_nothing_that_trains():
+    code = (
+        "import sys, analysis.report; print(sorted({'torch', 'mpi4py', 'horovod', 'hvdkan.config'} & set(sys.modules)))"
+    )
+    root = Path(report.__file__).parents[1]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True).stdout == "[]\n"
