@@ -36,30 +36,38 @@ def closing_summary(made: dict[str, Any]) -> str:
         ("loss", f"{made['epoch_loss'][-1]:.4g} in training, {made['test_loss']:.4g} in test"),
         ("throughput", f"{made['samples_per_s']:,.0f} samples/s"),
         ("step", f"{statistics.median(made['step_s']) * 1e3:.2f} ms (median of {len(made['step_s'])}, slowest rank)"),
-        ("exposed communication", _exposed(made["exposed"])),
-        ("all-reduce", f"{effective['allreduce']} by {effective['engine']} over {effective['transport']}"),
+        ("exposed", _exposed(made["exposed"])),
+        ("all-reduce", _allreduce(effective)),
     ]
     if effective["reason"]:
         lines.append(("", f"NOT the {requested['allreduce']} asked for: {effective['reason']}"))
+    if effective["evidence"].get("staged_through_host"):
+        lines.append(("", "gradients on the GPU went through host memory"))
     if made["simulated_topology"]:
-        lines.append(("", "nodes are simulated: these times say nothing about a network"))
+        lines.append(("", "simulated nodes: these times say nothing about a network"))
     if made["oversubscribed"]:
-        lines.append(("", "oversubscribed: more threads than cores, so times are not those of free cores"))
+        lines.append(("", "oversubscribed: more threads than cores, as no real cluster has"))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
 
 def _where(made: dict[str, Any]) -> str:
-    kind = "nodes"
-    if made["simulated_topology"] or made["emulated"] is True:
-        kind = "simulated nodes" if made["simulated_topology"] else "emulated nodes"
-    return f"{made['placement']}, {kind}, hosts: {len(made['ranks_per_host'])}; back end {made['config']['backend']}"
+    count = len(made["ranks_per_host"])
+    hosts = f"{count} {'emulated ' if made['emulated'] is True else ''}host{'s' if count > 1 else ''}"
+    kind = f"simulated nodes on {hosts}" if made["simulated_topology"] else hosts
+    return f"{made['placement']} ({kind}), back end {made['config']['backend']}, started by {made['launcher']}"
+
+
+def _allreduce(effective: dict[str, Any]) -> str:
+    if effective["engine"] == "none":
+        return "none"
+    return f"{effective['allreduce']} by {effective['engine']} over {effective['transport']}"
 
 
 def _exposed(exposed: dict[str, Any] | None) -> str:
     if exposed is None:
         return "not measured"
     return (
-        f"{exposed['fraction']:.1%} of a step ({exposed['with_s'] * 1e3:.2f} ms with, "
+        f"{exposed['fraction']:.1%} of a step is exchange ({exposed['with_s'] * 1e3:.2f} ms with, "
         f"{exposed['without_s'] * 1e3:.2f} without)"
     )

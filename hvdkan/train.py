@@ -30,10 +30,12 @@ from hvdkan.launcher import Launcher, LaunchError, detect
 from hvdkan.probe import probe
 from hvdkan.progress import Progress, closing_summary
 from hvdkan.results import Measured
-from hvdkan.tasks import Data, global_batches, make_data, share
+from hvdkan.tasks import TASKS, Data, global_batches, make_data, share
 from hvdkan.watchdog import Watchdog
 from mpi.topology import Topology, TopologyError
 
+#: What a back end may lack.
+LIBRARIES = ("horovod", "mpi4py", "torch.distributed")
 UsageError = (ConfigError, LaunchError, TopologyError)
 
 
@@ -241,8 +243,8 @@ def run(config: Config, launcher: Launcher) -> int:
         end_job(config, run_id, state["rank"], error)
 
     watchdog = Watchdog(config.timeout_s, expired)
-    backend = make_backend(config, launcher)
     try:
+        backend = make_backend(config, launcher)
         backend.start()
         state["rank"] = backend.world.rank
         run_id = backend.world.broadcast(run_id)
@@ -258,10 +260,21 @@ def run(config: Config, launcher: Launcher) -> int:
         backend.stop()
     except UsageError:
         raise
+    except ModuleNotFoundError as error:
+        if error.name not in LIBRARIES:
+            end_job(config, run_id, state["rank"], error)
+        raise ConfigError(f"--backend {config.backend} needs {error.name}, which is not installed") from error
     except BaseException as error:
         end_job(config, run_id, state["rank"], error)
     watchdog.stop()
     return 0
+
+
+def resolved(config: Config, launcher: Launcher) -> dict:
+    """The config with what follows from it and from the launcher, before anything has been started."""
+    width = [TASKS[config.task].inputs, *config.hidden, 1]
+    global_batch = config.global_batch(launcher.size)
+    return {**config.to_dict(), "width": width, "global_batch": global_batch, "launcher": vars(launcher)}
 
 
 def main(arguments: list[str]) -> int:
@@ -272,7 +285,7 @@ def main(arguments: list[str]) -> int:
         config = from_command_line(arguments)
         if config.dry_run:
             if rank == 0:
-                print(json.dumps({**config.to_dict(), "launcher": vars(launcher)}, indent=2))
+                print(json.dumps(resolved(config, launcher), indent=2))
             return 0
         return run(config, launcher)
     except UsageError as error:

@@ -10,7 +10,7 @@ from mpi.topology import Topology
 
 
 def simulate(topology: Topology, count: int) -> list[np.ndarray]:
-    """Run the steps of all ranks; element e of rank r's buffer starts as a bit that names r, so sums name their terms."""
+    """Run the steps of all ranks; rank r's elements start as the bit r, so that a sum names its terms."""
     size = topology.size
     buffers = [np.full(count, 1 << rank, dtype=object) for rank in range(size)]
     queues = [list(two_level(topology, count, rank)) for rank in range(size)]
@@ -52,7 +52,7 @@ def _run(steps, buffers):
 def shapes(size: int) -> list[tuple[int, ...]]:
     """Node sizes for ``size`` ranks: all partitions of small worlds, a choice of large ones."""
     if size <= 8:
-        return [shape for shape in _compositions(size)]
+        return list(_compositions(size))
     equal = [(size // n,) * n for n in range(1, size + 1) if size % n == 0]
     return [*equal, (size - 1, 1), (1, size - 1), (size // 2, size - size // 2), (1,) * (size - 3) + (3,)]
 
