@@ -55,7 +55,7 @@ def _where(made: dict[str, Any]) -> str:
     count = len(made["ranks_per_host"])
     hosts = f"{count} {'emulated ' if made['emulated'] is True else ''}host{'s' if count > 1 else ''}"
     kind = f"simulated nodes on {hosts}" if made["simulated_topology"] else hosts
-    return f"{made['placement']} ({kind}), back end {made['config']['backend']}, started by {made['launcher']}"
+    return f"{made['placement']} ({kind}), back end {made['config']['backend']}"
 
 
 def _allreduce(effective: dict[str, Any]) -> str:
