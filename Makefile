@@ -21,4 +21,4 @@ lint: setup
 	$(RUN) -m ruff format --check .
 
 bench: setup
-	$(RUN) tests/hvdkan/bench_step.py
+	$(RUN) -m tests.hvdkan.bench_step
