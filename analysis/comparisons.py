@@ -5,6 +5,7 @@ An arm is a variant (and cell) of a study; what is compared is the median step t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,11 @@ from analysis.load import Study, values, work_key
 from analysis.text import counted, listed
 
 HIERARCHY, BACKEND, OPERATOR, REPEAT, OTHER = "hierarchy", "backend", "operator", "repeat", "other"
+
+
+#: pykan trains its affine parameters, whose gradient is zero: that belongs to the operator. Without an exchange it
+#: changes nothing but the operator's own time, and is noted.
+_OF_THE_OPERATOR = ("trainable set", "bytes on the wire")
 
 
 @dataclass(frozen=True)
@@ -29,13 +35,16 @@ class Pair:
 
 @dataclass(frozen=True)
 class Result:
-    """A compared pair, or one with a ``refusal``. Absolute step times (s) stand beside the ratio."""
+    """A compared pair, or one with a ``refusal``.
+
+    Absolute step times (s) stand beside the ratio: geometric means over the same pairs, so that their quotient is it.
+    """
 
     pair: Pair
     refusal: str = ""
     effect: stats.Effect | None = None
-    baseline: stats.Summary | None = None
-    candidate: stats.Summary | None = None
+    baseline_s: float = math.nan
+    candidate_s: float = math.nan
     logs: dict = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     world: str = ""
@@ -124,17 +133,18 @@ def compare(study: Study, pair: Pair) -> Result:
     if any(rows.empty for rows in as_asked):
         return Result(pair, f"what ran is not what was asked for ({listed(left_out)})")
     baseline, candidate = as_asked
-    refusal = _differences(baseline, candidate) or _transport_refusal(pair, baseline, candidate)
+    allowed = _OF_THE_OPERATOR if pair.kind == OPERATOR and candidate["workers"].max() == 1 else ()
+    refusal = _differences(baseline, candidate, allowed) or _transport_refusal(pair, baseline, candidate)
     if refusal:
         return Result(pair, refusal)
     seconds = values(baseline, "step_s"), values(candidate, "step_s")
-    both = pd.concat(as_asked)
+    both, logs = pd.concat(as_asked), stats.paired_log_ratios(*seconds)
     return Result(
         pair,
         effect=stats.measure(*seconds),
-        baseline=stats.summary(list(seconds[0].values())),
-        candidate=stats.summary(list(seconds[1].values())),
-        logs=stats.paired_log_ratios(*seconds),
+        baseline_s=stats.geometric_mean([seconds[0][block] for block in logs]),
+        candidate_s=stats.geometric_mean([seconds[1][block] for block in logs]),
+        logs=logs,
         notes=(*_notes(pair, baseline, candidate), *(f"left out, {text}" for text in left_out)),
         world=world(both),
         placement=candidate["placement"].iloc[0],
@@ -163,12 +173,12 @@ def judged(results: list[Result], margin: float = stats.MARGIN) -> list[Result]:
     ]
 
 
-def _differences(baseline: pd.DataFrame, candidate: pd.DataFrame) -> str:
-    """Work parity of every block that holds both arms, first difference first; empty when all agree."""
+def _differences(baseline: pd.DataFrame, candidate: pd.DataFrame, allowed: tuple[str, ...] = ()) -> str:
+    """Work parity of every block that holds both arms, as candidate against baseline; empty when all agree."""
     others = {(row.study, row.block): row.settings for row in candidate.itertuples()}
     for row in baseline.itertuples():
         other = others.get((row.study, row.block))
-        found = parity.differences(row.settings, other) if other else []
+        found = parity.differences(other, row.settings, allowed) if other else []
         if found:
             return f"not the same work in block {row.block}: {listed(found)} differ"
     return ""
@@ -187,7 +197,7 @@ def _transport_refusal(pair: Pair, baseline: pd.DataFrame, candidate: pd.DataFra
     one, other = _effective(baseline, "transport"), _effective(candidate, "transport")
     if one == other or pair.kind == OTHER or (pair.kind == BACKEND and _is_stock(baseline) and _is_stock(candidate)):
         return ""
-    return f"transports differ ({one or 'not recorded'} against {other or 'not recorded'})"
+    return f"transports differ ({other or 'not recorded'} against {one or 'not recorded'})"
 
 
 def _notes(pair: Pair, baseline: pd.DataFrame, candidate: pd.DataFrame) -> list[str]:
@@ -200,6 +210,10 @@ def _notes(pair: Pair, baseline: pd.DataFrame, candidate: pd.DataFrame) -> list[
             notes.append("one worker, so nothing is exchanged")
         else:
             notes.append(f"both over {one}" if one == other else f"transports differ: {other} against {one}")
+    if pair.kind == OPERATOR:
+        settings = candidate["settings"].iloc[0], baseline["settings"].iloc[0]
+        others = [name for name in settings[0] if name != "trainable set"]
+        notes += parity.differences(*settings, allowed=others)
     if pair.kind == HIERARCHY:
         one, other = _effective(baseline, "engine"), _effective(candidate, "engine")
         if one != other:

@@ -11,6 +11,9 @@ from analysis.scaling import Point, by_series
 from analysis.stats import MINIMUM_BLOCKS, Effect
 from analysis.text import counted, shown
 
+#: Two blocks that disagree give intervals over many powers of ten; their ends would only look like information.
+_USELESS = 100
+
 
 def labels(study: Study, results: list[Result]) -> list[tuple[str, Result]]:
     """A short name for each pair; the variants' own names where two pairs would share one."""
@@ -59,7 +62,7 @@ def _opening(effect: Effect) -> str:
 def _took(result: Result, study: Study) -> str:
     pair = result.pair
     config = config_of(study, pair.candidate)
-    absolute = f"({shown(1e3 * result.candidate.median)} against {shown(1e3 * result.baseline.median)} ms)"
+    absolute = f"({shown(1e3 * result.candidate_s)} against {shown(1e3 * result.baseline_s)} ms)"
     ratio = f"{shown(result.effect.ratio)} times"
     if result.effect.ratio < 0.5:
         absolute = absolute[:-1] + f", {shown(1 / result.effect.ratio)} times as fast)"
@@ -76,6 +79,8 @@ def _took(result: Result, study: Study) -> str:
 def _interval(effect: Effect) -> str:
     if math.isnan(effect.low):
         return "95% interval n/a (it takes 2 blocks)"
+    if effect.high / effect.low > _USELESS:
+        return f"95% interval too wide to be of use (ends differ by a factor above {_USELESS})"
     return f"95% interval {shown(effect.low)} to {shown(effect.high)}"
 
 
@@ -85,10 +90,11 @@ def noise_floor(results: list[Result]) -> str:
     if not measured:
         return "Noise floor: n/a, no A/A pair has two blocks."
     widest = max(measured, key=lambda result: result.effect.spread)
-    spread = math.expm1(widest.effect.spread)
+    spread = math.exp(widest.effect.spread)
+    said = f"of {shown(100 * (spread - 1), 2)}%" if spread < 1.5 else f"that is a factor of {shown(spread, 2)}"
     return (
         f"Noise floor: between two launches that differ in nothing ({widest.pair.candidate}, {widest.pair.baseline}) "
-        f"the step time ratio varies with a standard deviation of {shown(100 * spread, 2)}% "
+        f"the step time ratio varies with a standard deviation {said} "
         f"({counted(widest.effect.n, 'block')}); a smaller difference in a single pair is noise."
     )
 

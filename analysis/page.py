@@ -71,4 +71,5 @@ def _cell(cell: object) -> str:
     text = _text(shown(cell))
     if numeric:
         return f'<td class="number">{text}</td>'
-    return f'<td class="long">{text}</td>' if len(text) > 32 else f"<td>{text}</td>"
+    length = "longer" if len(text) > 120 else "long" if len(text) > 32 else ""
+    return f'<td class="{length}">{text}</td>' if length else f"<td>{text}</td>"

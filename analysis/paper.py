@@ -37,9 +37,9 @@ def beside(study: Study, points: list[Point]) -> Table:
     )
     for placement, value in zip(overhead["placement"], overhead["overhead_percent"], strict=True):
         ours = [100 * _median(study, arms, placement, "exposed") for arms in stock.values()]
-        rows.append((f"communication at {placement} (% of a step; its method is not stated)", value, *ours))
+        rows.append((f"communication at {placement} (% of a step)", value, *ours))
     for width, value in sizes["parameters_derived"].items():
-        ours = [_median(study, arms, "", "parameters", [int(width)]) for arms in stock.values()]
+        ours = [_counted(_median(study, arms, "", "parameters", [int(width)])) for arms in stock.values()]
         rows.append((f"parameters at width {width}, frozen ones included", value, *ours))
     for width, value in sizes["final_loss"].items():
         ours = [_median(study, arms, "", "loss", [int(width)]) for arms in stock.values()]
@@ -49,7 +49,7 @@ def beside(study: Study, points: list[Point]) -> Table:
         rows.append((f"peak memory at width {width} (GB; the paper's of a GPU)", value, *ours))
     caption = (
         f"Paper: {paper['platform']}. Ours: another machine, other samples and epochs, stock all-reduce; the paper's "
-        "batch is not known. n/a: not measured, or several settings fit."
+        "batch and its way to measure communication are not stated. n/a: not measured, or several settings fit."
     )
     columns = ("quantity", "paper (DDP, pykan, A100)", *(f"ours: {name}" for name in stock))
     return Table("paper", caption, columns, rows)
@@ -58,6 +58,10 @@ def beside(study: Study, points: list[Point]) -> Table:
 def unmeasured(study: Study) -> list[str]:
     """Placements of the paper of which this study has no usable launch."""
     return [p for p in numbers()["strong"]["placement"] if p not in set(study.usable["placement"])]
+
+
+def _counted(value: float) -> int | None:
+    return None if math.isnan(value) else round(value)
 
 
 def _stock(study: Study) -> dict[str, list[str]]:

@@ -120,8 +120,9 @@ def forest(results: list[tuple[str, Result]], name: str, what: str, margin: floa
             _label(axes, index, label, effect.n, result.marks)
         _rows(axes, len(drawn))
         axes.set_xscale("log")
-        _readable_ratios(axes, [v for _, r in drawn for v in _extent(r)])
+        _readable_ratios(axes, *_extent([result for _, result in drawn]))
         axes.set_xlabel("step time ratio: left of 1 is faster")
+        ends = axes.get_xlim()
         svg = _svg(canvas, name)
     launches = 2 * sum(result.effect.n for _, result in drawn)
     marks = {mark for _, result in drawn for mark in result.marks}
@@ -129,6 +130,8 @@ def forest(results: list[tuple[str, Result]], name: str, what: str, margin: floa
         f"{what}; one point a block, a diamond their geometric mean, a bar its 95% interval (from 2 blocks on), "
         f"grey the margin of {margin:.0%} within which a difference does not matter. {_rests(launches, marks)}"
     )
+    if any(r.effect.low < ends[0] or r.effect.high > ends[1] for _, r in drawn):
+        caption += " Bars that reach the edge go on beyond it."
     if len(measured) > len(drawn):
         caption += f" {len(measured) - len(drawn)} more pairs are in the table."
     said = [f"{label} {result.effect.ratio:.2f}" for label, result in drawn]
@@ -152,7 +155,7 @@ def dots(rows: list[Row], name: str, what: str, axis: str, log: bool = False) ->
         _rows(axes, len(drawn))
         if log and min(min(row.values) for row in drawn) > 0:
             axes.set_xscale("log")
-            _readable_ratios(axes, [v for row in drawn for v in row.values])
+            _readable_ratios(axes, *_ends([v for row in drawn for v in row.values]))
         axes.set_xlabel(axis)
         svg = _svg(canvas, name)
     launches = sum(len(row.values) for row in drawn)
@@ -197,15 +200,21 @@ def _rows(axes, n: int) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _extent(result: Result) -> list[float]:
-    ends = [*(math.exp(log) for log in result.logs.values()), result.effect.low, result.effect.high]
-    return [value for value in ends if math.isfinite(value)]
+def _ends(values: list[float]) -> tuple[float, float]:
+    return min(values) / 1.05, max(values) * 1.05
 
 
-def _readable_ratios(axes, values: list[float]) -> None:
+def _extent(results: list[Result]) -> tuple[float, float]:
+    """All points and 1; intervals too, but none may squeeze the points into a corner."""
+    points = [math.exp(log) for result in results for log in result.logs.values()]
+    bars = [end for r in results for end in (r.effect.low, r.effect.high) if math.isfinite(end)]
+    low, high = _ends([1.0, *points])
+    return max(low / 2, _ends([low, *bars])[0]), min(high * 2, _ends([high, *bars])[1])
+
+
+def _readable_ratios(axes, low: float, high: float) -> None:
     """At most about six plain numbers on a logarithmic axis, which would else show powers of ten or nothing."""
-    low, high = min([*values, axes.get_xlim()[0]]), max([*values, axes.get_xlim()[1]])
-    axes.set_xlim(low / 1.02, high * 1.02)
+    axes.set_xlim(low, high)
     if high / low < 4:
         step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 10**9) if (high - low) / s <= 7)
         ticks = [round(step * k, 6) for k in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -74,7 +74,7 @@ def _pair(result: Result) -> tuple:
         )  # fmt: skip
     return (
         pair.candidate, pair.baseline, result.placement, effect.ratio, effect.low, effect.high,
-        f"{effect.wins} of {effect.n}", effect.verdict, 1e3 * result.candidate.median, 1e3 * result.baseline.median,
+        f"{effect.wins} of {effect.n}", effect.verdict, 1e3 * result.candidate_s, 1e3 * result.baseline_s,
         effect.n, effect.dropped, family, effect.p, effect.holm, effect.blocks_needed,
         "; ".join([*result.notes, *result.marks]),
     )  # fmt: skip
@@ -141,8 +141,8 @@ def communication(study: Study) -> Table:
 def requested(study: Study) -> Table:
     """What was asked for and what was observed to run, with the reason and the evidence."""
     columns = (
-        "variant", "placement", "asked for: all-reduce", "engine", "transport", "ran: all-reduce", "engine ran",
-        "transport ran", "as asked (launches)", "reason", "evidence",
+        "variant", "placement", "all-reduce asked", "engine asked", "transport asked", "all-reduce ran",
+        "engine ran", "transport ran", "as asked (launches)", "reason", "evidence",
     )  # fmt: skip
     rows = []
     for arm, group in study.launches.groupby("arm", sort=True):

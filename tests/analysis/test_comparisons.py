@@ -22,13 +22,16 @@ def test_pairs_are_compared_within_their_block(make, study):
     result = comparisons.compare(study(made), TWINS)
     assert list(result.logs.values()) == pytest.approx([math.log(1.5)] * 2)
     assert (result.effect.n, result.effect.dropped) == (2, 2)
-    assert (result.baseline.median, result.candidate.median) == pytest.approx((0.008, 0.018))
+    # Absolute times are those of the same two pairs.
+    assert (result.baseline_s, result.candidate_s) == pytest.approx(
+        (math.sqrt(0.008 * 0.012), math.sqrt(0.012 * 0.018))
+    )
 
 
 def test_four_times_the_samples_are_refused_by_name(make, study):
     result = comparisons.compare(study(both(make, hierarchical={"config_samples": 80000})), TWINS)
     assert result.effect is None
-    assert "samples (20,000 against 80,000)" in result.refusal
+    assert "samples (80,000 against 20,000)" in result.refusal
 
 
 def test_one_back_end_that_sees_every_sample_on_every_rank_is_refused(make, study):
@@ -38,7 +41,7 @@ def test_one_back_end_that_sees_every_sample_on_every_rank_is_refused(make, stud
         made += [make("horovod-2g", block, workers=2, nodes=None, samples_seen=[40000, 40000])]
     loaded = study(made)
     (pair,) = hierarchy.backends(loaded)
-    assert "samples seen (20,000, 20,000 against 40,000, 40,000)" in comparisons.compare(loaded, pair).refusal
+    assert "samples seen (40,000, 40,000 against 20,000, 20,000)" in comparisons.compare(loaded, pair).refusal
 
 
 def test_what_did_not_run_as_asked_is_no_hierarchical_launch(make, study):
@@ -96,7 +99,7 @@ def test_stock_back_ends_over_different_transports_are_compared_and_labelled(qui
     results = {pair.candidate: comparisons.compare(loaded, pair) for pair in hierarchy.backends(loaded)}
     assert results["horovod-2g"].notes == ("stock against stock", "transports differ: mpi against gloo")
     assert results["horovod-1g"].notes == ("stock against stock", "one worker, so nothing is exchanged")
-    assert results["horovod-flat"].refusal == "transports differ (gloo against mpi)"
+    assert results["horovod-flat"].refusal == "transports differ (mpi against gloo)"
 
 
 def test_equal_transports_are_compared(make, study):
@@ -111,6 +114,19 @@ def test_operators_are_compared_with_pykan(quick, study):
     loaded = study(quick())
     (pair,) = hierarchy.operators(loaded)
     assert (pair.baseline, pair.candidate) == ("horovod-1g-pykan", "horovod-1g")
+
+
+def test_what_pykan_trains_besides_is_noted_on_one_worker_and_refused_on_more(make, study):
+    more = {"parameters": {"all": 2726, "trainable": 1824}, "grad_bytes": 7296, "config_operator": "pykan"}
+    for workers in (1, 2):
+        made = [make("mpi-a", 1, workers=workers, nodes=None), make("mpi-b", 1, workers=workers, nodes=None, **more)]
+        loaded = study(made)
+        (pair,) = hierarchy.operators(loaded)
+        result = comparisons.compare(loaded, pair)
+        if workers == 1:
+            assert result.notes == ("trainable set (1,440 against 1,824)",)
+        else:
+            assert "bytes on the wire (5,760 against 7,296)" in result.refusal
 
 
 def test_holm_runs_over_primary_pairs_only(make, study):
@@ -183,6 +199,13 @@ def test_the_sentence_of_one_block_gives_no_interval(make, study):
     assert "95% interval n/a" in sentence and "faster in 0 of 1 pair," in sentence
 
 
+def test_an_interval_over_powers_of_ten_is_not_printed(make, study):
+    made = [make("mpi-flat", 1), make("mpi-hierarchical", 1), make("mpi-flat", 2), make("mpi-hierarchical", 2, 0.02)]
+    loaded = study(made)
+    result = comparisons.judged([comparisons.compare(loaded, TWINS)])[0]
+    assert "95% interval too wide to be of use" in findings.comparison("mpi", result, loaded)
+
+
 def test_the_sentence_of_enough_blocks_has_a_verdict(make, study):
     loaded = study(both(make, blocks=8, ratio=0.8))
     result = comparisons.judged([comparisons.compare(loaded, TWINS)])[0]
@@ -201,4 +224,7 @@ def test_the_noise_floor_is_the_spread_of_repeats(make, study):
     logs = [math.log(ratio) for ratio in ratios]
     sd = math.sqrt(sum((x - sum(logs) / 3) ** 2 for x in logs) / 2)
     assert f"{100 * (math.exp(sd) - 1):.1f}%" in sentence
+    wild = [make("mpi-flat", 1), make("mpi-flat-again", 1, 0.04), make("mpi-flat", 2), make("mpi-flat-again", 2)]
+    loaded = study(wild)
+    assert "that is a factor of 5.1" in findings.noise_floor([comparisons.compare(loaded, pair)])  # 10 ** (1 / sqrt 2)
     assert findings.noise_floor([]).startswith("Noise floor: n/a")

@@ -45,6 +45,15 @@ def test_a_forest_of_one_launch_and_of_extremes(make, study):
     assert figure.launches == 6 and "one (n = 1, simulated, oversubscribed)" in texts(figure)
 
 
+def test_an_endless_interval_does_not_hide_the_points(make, study):
+    made = [make("mpi-flat", 1), make("mpi-hierarchical", 1), make("mpi-flat", 2), make("mpi-hierarchical", 2, 0.008)]
+    result = comparisons.compare(study(made), Pair("mpi-flat", "mpi-hierarchical", HIERARCHY))
+    figure = plots.forest([("a", result)], "f", "Ratios", stats.MARGIN)
+    assert result.effect.high > 100 and "Bars that reach the edge go on beyond it." in figure.caption
+    ticks = [float(word) for word in texts(figure).split() if re.fullmatch(r"[\d.]+", word)]
+    assert ticks and max(ticks) <= 4.5 and min(ticks) >= 0.4
+
+
 def test_the_ideal_line_and_each_series_are_named(make, study):
     made = [make(f"{b}-{n}g", 1, workers=n, nodes=None) for b in ("horovod", "mpi") for n in (1, 2, 4)]
     figure = plots.speedup(scaling.strong(study(made)))
