@@ -21,6 +21,7 @@ TRAIN = (
 )
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("operator", ["spline", "mlp", "pykan"])
 def test_a_trained_model_comes_back(alone, tmp_path, operator):
     path = tmp_path / "model.pt"

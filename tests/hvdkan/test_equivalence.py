@@ -34,6 +34,7 @@ def agrees(found, single):
     assert found["test_loss"] == pytest.approx(single["test_loss"], rel=1e-5)
 
 
+@pytest.mark.launch
 def test_single_learns(single):
     assert single["epoch_loss"][-1] < 0.5 * single["epoch_loss"][0]
     assert single["effective"]["allreduce"] == "none"

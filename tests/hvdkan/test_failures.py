@@ -76,6 +76,7 @@ def test_a_rank_that_never_comes_is_not_waited_for(mpirun, tmp_path, backend):
     assert found["status"] == "failed"
 
 
+@pytest.mark.launch
 def test_a_loss_that_is_no_number_stops_with_the_step(alone, tmp_path):
     path = tmp_path / "r.jsonl"
     done = alone(*TRAIN, "--backend", "single", *SMALL, "--learning-rate", "1e30", "--record", path)
