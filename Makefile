@@ -22,3 +22,4 @@ lint: setup
 
 bench: setup
 	$(RUN) -m tests.hvdkan.bench_step
+	$(RUN) -m tests.analysis.bench_report

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import tempfile
 from pathlib import Path
 
 import torch
 
 from hvdkan.config import Config, ConfigError
 from hvdkan.failure import first_line
+from hvdkan.files import replacing
 from hvdkan.models import build_model
 from hvdkan.tasks import TASKS
 
@@ -27,15 +26,8 @@ def model_for(config: Config) -> torch.nn.Module:
 def save(path: Path, model: torch.nn.Module, config: Config) -> None:
     """Write the model, complete or not at all."""
     state = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            torch.save({"format": FORMAT, "config": config.to_dict(), "state": state}, stream)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as stream:
+        torch.save({"format": FORMAT, "config": config.to_dict(), "state": state}, stream)
 
 
 def load(path: Path) -> tuple[torch.nn.Module, Config]:
@@ -49,7 +41,10 @@ def load(path: Path) -> tuple[torch.nn.Module, Config]:
         raise ConfigError(f"{path} holds no model that can be read: {first_line(error)}") from error
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise ConfigError(f"{path} holds no model of format {FORMAT}")
-    config = Config.from_dict(saved["config"])
-    model = model_for(config)
-    model.load_state_dict(saved["state"])
+    try:
+        config = Config.from_dict(saved["config"])
+        model = model_for(config)
+        model.load_state_dict(saved["state"])
+    except (KeyError, TypeError, AttributeError, RuntimeError, ConfigError) as error:
+        raise ConfigError(f"{path} holds no model that can be built: {first_line(error)}") from error
     return model, config

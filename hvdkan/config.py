@@ -168,6 +168,7 @@ class Config:
     allreduce: str = _setting(
         "stock", Choice(*ALLREDUCES), f"default from {VARIABLE}: 0 flat, 1 hierarchical, unset stock"
     )
+    transport: str = _setting("auto", Choice("auto", "mpi", "gloo"), "what Horovod's CPU operations use")
     engine: str = _setting("auto", Text(), "what carries the all-reduce out; depends on the back end")
     fusion_mb: float | None = _setting(None, Number(0), "Horovod's fusion threshold in MiB (default: Horovod's)")
     cycle_time_ms: float | None = _setting(None, Number(0, above=True), "Horovod's cycle time (default: Horovod's)")
@@ -206,6 +207,10 @@ class Config:
         for name in ("fusion_mb", "cycle_time_ms"):
             if getattr(self, name) is not None and self.backend != "horovod":
                 raise ConfigError(f"{_flag(name)} is a setting of --backend horovod, not of {self.backend}")
+        if self.transport != "auto" and self.backend != "horovod":
+            raise ConfigError(f"--transport is a setting of --backend horovod, not of {self.backend}")
+        if self.save is not None and self.save == self.record:
+            raise ConfigError(f"--record and --save are both '{self.save}'; they must be two files")
         if not self.symbolic and self.operator != "pykan":
             raise ConfigError(f"--no-symbolic is a setting of --operator pykan, not of {self.operator}")
         if self.simulate_nodes is not None and self.backend == "single":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ _SOURCES = (
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 # Slurm's numbers for what is no step of srun's: batch script, external and interactive steps.
+_TASKS = "SLURM_STEP_NUM_TASKS"
 _FIRST_SPECIAL_STEP = 4294967290
 
 
@@ -50,13 +52,25 @@ def detect(environment: Mapping[str, str] = os.environ) -> Launcher:
     return Launcher("alone")
 
 
+def job_of(environment: Mapping[str, str] = os.environ) -> str:
+    """What all ranks of a job share before they can talk: the launcher's own name of it, else their parent process."""
+    step = environment.get("SLURM_JOB_ID", "") + "." + environment.get("SLURM_STEP_ID", "")
+    named = environment.get("PMIX_NAMESPACE") or (step if detect(environment).kind == "srun" else "")
+    return named or f"{socket.gethostname()}.{os.getppid()}"
+
+
 def _is_launch(kind: str, size: str, environment: Mapping[str, str]) -> bool:
     if kind == "torchrun":
         return "TORCHELASTIC_RUN_ID" in environment
     if kind == "srun":
-        step = environment.get("SLURM_STEP_ID", "")
-        return step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
-    return True
+        return _in_step(environment)
+    # srun with a PMI of its own (--mpi=pmi2) sets these too, and then they say the same as Slurm's.
+    return not (size == "PMI_SIZE" and _in_step(environment) and environment[size] == environment.get(_TASKS))
+
+
+def _in_step(environment: Mapping[str, str]) -> bool:
+    step = environment.get("SLURM_STEP_ID", "")
+    return step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
 
 
 def check_size(launcher: Launcher, size: int, library: str) -> None:

@@ -10,6 +10,7 @@ Building a model draws from a generator of its own; the global random state is n
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -253,6 +254,14 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
         "all": sum(p.numel() for p in parameters),
         "trainable": sum(p.numel() for p in parameters if p.requires_grad),
     }
+
+
+def parameter_digest(model: nn.Module) -> str:
+    """Equal for two models exactly where all their parameters have the same bits."""
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _pairs(width: list[int]) -> Iterable[tuple[int, int]]:

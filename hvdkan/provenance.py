@@ -9,10 +9,13 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hvdkan
 from mpi.topology import Topology, workers_per_host
+
+if TYPE_CHECKING:
+    from hvdkan.backends.base import Backend
 
 #: Variables that change what runs. Exact names or prefixes; nothing else of the environment is recorded.
 _NAMES = frozenset(
@@ -37,11 +40,12 @@ def threads_for(rank: int, hosts: Topology, cores: list[list[int]]) -> int:
 
 
 def oversubscribed(hosts: Topology, cores: list[list[int]], threads: list[int]) -> bool:
-    """Whether some host runs more torch threads than it has cores for them."""
+    """Whether on some host torch threads are confined to fewer cores than there are threads."""
     for members in hosts.members:
-        usable = set().union(*(cores[rank] for rank in members))
-        if sum(threads[rank] for rank in members) > len(usable):
-            return True
+        # Unbound ranks share a host's cores; bound ones may crowd on a few of them while others are free.
+        for some in {*(frozenset(cores[rank]) for rank in members), frozenset().union(*(cores[r] for r in members))}:
+            if sum(threads[rank] for rank in members if some.issuperset(cores[rank])) > len(some):
+                return True
     return False
 
 
@@ -54,19 +58,35 @@ def emulated(node_labels: list[str]) -> bool | str:
     return len(set(boots)) < len(boots)
 
 
-def placement(
-    topology: Topology, node_labels: list[str], ranks: list[dict[str, Any]], threads: list[int], simulated: Any
-) -> dict[str, Any]:
-    """The record's part on who ran where. ``ranks`` has one entry a rank with its cores."""
-    hosts = Topology.from_labels(node_labels)
+def place(backend: Backend, cores: list[int], threads: int) -> dict[str, Any]:
+    """Where this rank runs and on what."""
+    import torch
+
+    rank, device = backend.world.rank, backend.device
     return {
-        "placement": topology.placement,
-        "ranks_per_host": workers_per_host(node_labels),
+        "rank": rank,
+        "host": backend.node_labels[rank].split(" ")[0],
+        "node": backend.topology.nodes[rank],
+        "local_rank": backend.topology.local_rank(rank),
+        "cores": cores,
+        "threads": threads,
+        "device": str(device),
+        "device_id": str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None,
+    }
+
+
+def placement(backend: Backend, places: list[dict[str, Any]]) -> dict[str, Any]:
+    """The record's part on who ran where, from the :func:`place` of every rank."""
+    labels, simulated = backend.node_labels, backend.config.simulate_nodes
+    cores, threads = [one["cores"] for one in places], [one["threads"] for one in places]
+    return {
+        "placement": backend.topology.placement,
+        "ranks_per_host": workers_per_host(labels),
         "simulated_nodes": list(simulated) if simulated else None,
-        "ranks": ranks,
-        "emulated": emulated(node_labels),
+        "ranks": places,
+        "emulated": emulated(labels),
         "simulated_topology": bool(simulated),
-        "oversubscribed": oversubscribed(hosts, [rank["cores"] for rank in ranks], threads),
+        "oversubscribed": oversubscribed(Topology.from_labels(labels), cores, threads),
         "exclusive": "unknown",
     }
 

@@ -12,11 +12,12 @@ import json
 import lzma
 import math
 import os
-import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from hvdkan.files import replacing
 
 SCHEMA = "1.0"
 STATUSES = ("ok", "failed", "preempted")
@@ -66,19 +67,8 @@ def write(path: Path, records: list[dict]) -> None:
 
     Appending from several nodes tears lines on NFS and Lustre; a rename within a directory does not.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(b"".join(encode(record) for record in records))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(temporary).unlink()
-        raise
+    with replacing(path) as file:
+        file.write(b"".join(encode(record) for record in records))
 
 
 def append(path: Path, record: dict) -> None:
@@ -218,9 +208,3 @@ def _numbers(value: object) -> object:
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     return value
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

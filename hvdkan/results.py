@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from hvdkan.backends.base import Effective
 from hvdkan.config import Config
 from hvdkan.probe import Probe, exposed
 from hvdkan.record import SCHEMA
@@ -28,6 +27,7 @@ class Measured:
     test: tuple[float, int] = (0.0, 0)
     probe: Probe | None = None
     peak_memory_bytes: int = 0
+    place: dict[str, Any] = field(default_factory=dict)
 
 
 def new_run_id() -> str:
@@ -50,7 +50,7 @@ def header(config: Config, run_id: str, status: str) -> dict[str, Any]:
         "status": status,
         "error": None,
         "config": {name: value for name, value in config.to_dict().items() if name not in ("label", "dry_run")},
-        "requested": {"allreduce": config.allreduce, "engine": config.engine, "transport": "auto"},
+        "requested": {"allreduce": config.allreduce, "engine": config.engine, "transport": config.transport},
         "effective": None,
     }
 
@@ -61,10 +61,6 @@ def failed(config: Config, run_id: str, rank: int, host: str, error: BaseExcepti
     shown = "".join(traceback.format_exception(error))
     cause = {"kind": type(error).__name__, "message": message, "rank": rank, "host": host, "traceback": shown[-8000:]}
     return {**header(config, run_id, "failed"), "finished_at": now(), "error": cause}
-
-
-def effective_dict(effective: Effective) -> dict[str, Any]:
-    return dict(vars(effective))
 
 
 def summary(ranks: list[Measured]) -> dict[str, Any]:

@@ -10,11 +10,11 @@ HOROVOD_HIERARCHICAL_ALLREDUCE set to 1 or 0 asks for a hierarchical or a flat a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import resource
+import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +22,15 @@ import torch
 
 from hvdkan import checkpoint, provenance, record, results
 from hvdkan.backends import make_backend
-from hvdkan.backends.base import Backend, Wrapped, check_used
+from hvdkan.backends.base import SCHEDULED, Backend, Wrapped, check_used
+from hvdkan.backends.world import World, abort
 from hvdkan.clock import Clock
-from hvdkan.config import Config, ConfigError, from_command_line
+from hvdkan.config import ENGINES, Config, ConfigError, from_command_line
 from hvdkan.failure import end_job, first_line
-from hvdkan.launcher import Launcher, LaunchError, detect
-from hvdkan.probe import probe
+from hvdkan.files import why_unwritable
+from hvdkan.launcher import Launcher, LaunchError, detect, job_of
+from hvdkan.models import parameter_digest
+from hvdkan.probe import Probe, probe
 from hvdkan.progress import Progress, closing_summary
 from hvdkan.results import Measured
 from hvdkan.tasks import TASKS, Data, global_batches, make_data, share
@@ -39,9 +42,11 @@ LIBRARIES = ("horovod", "mpi4py", "torch.distributed")
 UsageError = (ConfigError, LaunchError, TopologyError)
 
 
-def train(config: Config, launcher: Launcher, backend: Backend, watchdog: Watchdog, run_id: str) -> dict | None:
+def train(
+    config: Config, launcher: Launcher, backend: Backend, watchdog: Watchdog, run_id: str, commit: str | None
+) -> dict | None:
     """Run ``config`` on a started back end; the record on rank 0, None elsewhere."""
-    started, load_before, commit = results.now(), provenance.load(), provenance.commit()
+    started, load_before = results.now(), provenance.load()
     world, clock = backend.world, Clock(backend.device)
     batch = config.global_batch(world.size)
     cores = world.allgather(provenance.my_cores())
@@ -87,52 +92,36 @@ def train(config: Config, launcher: Launcher, backend: Backend, watchdog: Watchd
 
     watchdog.beat("the test set")
     measured.test = evaluate(model, data, backend, dtype)
+    measured.peak_memory_bytes = clock.peak_memory()
+    if len(set(world.allgather(parameter_digest(model)))) > 1:
+        raise RuntimeError("the ranks' parameters differ after training: the exchange did not do its work")
+    if config.save is not None and world.rank == 0:
+        checkpoint.save(Path(config.save), model, config)
     if config.probe_steps > 0 and world.size > 1:
-        watchdog.beat("the probe of the exchange")
-        measured.probe = probe_exchange(config, model, backend, (inputs, targets), batch, clock)
-    measured.peak_memory_bytes = peak_memory(backend.device)
+        measured.probe = probe_exchange(config, model, backend, (inputs, targets), batch, clock, watchdog)
 
     watchdog.beat("the ranks' results")
-    rank = {
-        "rank": world.rank,
-        "host": backend.node_labels[world.rank].split(" ")[0],
-        "node": backend.topology.nodes[world.rank],
-        "local_rank": backend.topology.local_rank(world.rank),
-        "cores": cores[world.rank],
-        "device": str(backend.device),
-        "device_id": str(torch.cuda.get_device_properties(backend.device).uuid)
-        if backend.device.type == "cuda"
-        else None,
-    }
-    gathered = world.allgather((measured, rank, threads, parameter_digest(model)))
-    if len({digest for *_, digest in gathered}) > 1:
-        raise RuntimeError("the ranks' parameters differ after training: the exchange did not do its work")
+    measured.place = provenance.place(backend, cores[world.rank], threads)
+    gathered = world.allgather(measured)
     if world.rank != 0:
         return None
-    if config.save is not None:
-        checkpoint.save(Path(config.save), model, config)
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         **results.header(config, run_id, "ok"),
+        **results.summary(gathered),
+        **provenance.placement(backend, [one.place for one in gathered]),
         "started_at": started,
         "finished_at": results.now(),
         "wall_s": clock.now() - origin,
         "launcher": launcher.kind,
-        "effective": results.effective_dict(backend.effective),
-        **provenance.placement(
-            backend.topology,
-            backend.node_labels,
-            [one for _, one, _, _ in gathered],
-            [one for _, _, one, _ in gathered],
-            config.simulate_nodes,
-        ),
-        **results.summary([one for one, *_ in gathered]),
+        "optimizer": "Adam fused",
+        "effective": vars(backend.effective),
+        "exchange_of": exchange_of(backend),
         "steps": steps,
         "warmup_steps": warmup,
         "global_batch": batch,
         "batch_per_rank": math.ceil(batch / world.size),
-        "parameters": parameter_counts(model),
-        "grad_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trainable),
+        "parameters": model.parameter_counts(),
+        "grad_bytes": sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
         "environment": provenance.environment(threads, commit, load_before),
     }
 
@@ -171,14 +160,26 @@ def evaluate(model: torch.nn.Module, data: Data, backend: Backend, dtype: torch.
     return float((answers - torch.from_numpy(data.test_targets[mine])).square().sum()), len(mine)
 
 
-def probe_exchange(config: Config, model, backend: Backend, tensors, batch: int, clock: Clock):
+def exchange_of(backend: Backend) -> str:
+    """What ``exchange_s`` times: training's call, or one of the same bytes where training exchanges piece by piece."""
+    fused = backend.name == "mpi" or backend.effective.engine in SCHEDULED
+    return "training's own call" if fused else "one call on all gradients; training exchanges them in pieces"
+
+
+def probe_exchange(
+    config: Config, model, backend: Backend, tensors, batch: int, clock: Clock, watchdog: Watchdog
+) -> Probe:
     """Measure the exchange on a scratch copy, so that the trained model stays as it is."""
     scratch = checkpoint.model_for(config).to(backend.device)
     scratch.load_state_dict(model.state_dict())
     wrapped = backend.wrap(scratch, make_optimizer(scratch, config))
     backend.broadcast(scratch, wrapped.optimizer)
     mine = share(np.arange(batch), backend.world.rank, backend.world.size)
-    step: Callable[[], object] = lambda: train_step(wrapped, *tensors, mine, batch, backend.world.size).item()  # noqa: E731
+
+    def step() -> None:
+        watchdog.beat("a step of the probe")
+        train_step(wrapped, *tensors, mine, batch, backend.world.size).item()
+
     return probe(backend, wrapped, step, config.probe_steps, clock)
 
 
@@ -188,54 +189,20 @@ def make_optimizer(model: torch.nn.Module, config: Config) -> torch.optim.Optimi
     return torch.optim.Adam(trainable, lr=config.learning_rate, fused=True)
 
 
-def parameter_counts(model: torch.nn.Module) -> dict[str, int]:
-    """All parameters and the trainable ones; a KAN also says how many pykan counts for it."""
-    if hasattr(model, "parameter_counts"):
-        return model.parameter_counts()
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return {"all": sum(size for size, _ in sizes), "trainable": sum(size for size, trainable in sizes if trainable)}
-
-
-def parameter_digest(model: torch.nn.Module) -> str:
-    """Equal on two ranks exactly where all their parameters have the same bits."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes: allocated on a GPU, or resident in the process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def check_paths(config: Config) -> str | None:
-    """What stands in the way of the files that will be written, or None; said before hours of training, not after."""
-    for flag, name in (("--record", config.record), ("--save", config.save)):
-        if name is None:
-            continue
-        path = Path(name)
-        if path.is_dir():
-            return f"{flag} is '{name}', a directory; it must be a file"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            existed = path.exists()
-            with path.open("ab"):
-                pass
-            if not existed:
-                path.unlink()
-        except OSError as error:
-            return f"{flag} is '{name}', which cannot be written: {error.strerror}"
-    return None
+def refuse_unwritable(config: Config, world: World) -> None:
+    """Say before hours of training, not after, which file cannot be written. Collective; raises ConfigError."""
+    files = {"--record": config.record, "--save": config.save}
+    problems = [f"{flag} is '{name}', {why}" for flag, name in files.items() if name and (why := why_unwritable(name))]
+    problem = world.broadcast(problems[:1] if world.rank == 0 else None)
+    if problem:
+        raise ConfigError(problem[0])
 
 
 def run(config: Config, launcher: Launcher) -> int:
     """Start the back end, train, write the record; the exit status."""
-    run_id = results.new_run_id()
+    # Until the ranks can talk they share what their launcher gave them; of several failures one record is kept.
+    run_id = f"start-{job_of()}"
+    commit = provenance.commit() if launcher.rank == 0 else None
     state = {"rank": launcher.rank}
 
     def expired(stage: str) -> None:
@@ -247,11 +214,9 @@ def run(config: Config, launcher: Launcher) -> int:
         backend = make_backend(config, launcher)
         backend.start()
         state["rank"] = backend.world.rank
-        run_id = backend.world.broadcast(run_id)
-        problem = backend.world.broadcast(check_paths(config) if backend.world.rank == 0 else None)
-        if problem:
-            raise ConfigError(problem)
-        made = train(config, launcher, backend, watchdog, run_id)
+        run_id = backend.world.broadcast(results.new_run_id())
+        refuse_unwritable(config, backend.world)
+        made = train(config, launcher, backend, watchdog, run_id, commit)
         if made is not None:
             if config.record is not None:
                 record.append(Path(config.record), made)
@@ -259,11 +224,17 @@ def run(config: Config, launcher: Launcher) -> int:
         watchdog.beat("the end of all ranks")
         backend.stop()
     except UsageError:
+        # Said by all ranks alike. A process that leaves its groups open can abort, with another status.
+        with contextlib.suppress(Exception):
+            backend.stop()
         raise
     except ModuleNotFoundError as error:
         if error.name not in LIBRARIES:
             end_job(config, run_id, state["rank"], error)
-        raise ConfigError(f"--backend {config.backend} needs {error.name}, which is not installed") from error
+        # Perhaps on this rank alone: each says so for itself.
+        where = f"--backend {config.backend} needs {error.name}, which is not installed on {socket.gethostname()}"
+        print(f"error: {where}", file=sys.stderr, flush=True)
+        abort(2)
     except BaseException as error:
         end_job(config, run_id, state["rank"], error)
     watchdog.stop()
@@ -273,8 +244,11 @@ def run(config: Config, launcher: Launcher) -> int:
 def resolved(config: Config, launcher: Launcher) -> dict:
     """The config with what follows from it and from the launcher, before anything has been started."""
     width = [TASKS[config.task].inputs, *config.hidden, 1]
-    global_batch = config.global_batch(launcher.size)
-    return {**config.to_dict(), "width": width, "global_batch": global_batch, "launcher": vars(launcher)}
+    if config.simulate_nodes is not None:
+        Topology.simulated(config.simulate_nodes, launcher.size)
+    choices = ENGINES[config.backend].get(config.allreduce, ("builtin",))
+    found = {"width": width, "global_batch": config.global_batch(launcher.size), "engines": choices}
+    return {**config.to_dict(), **found, "launcher": vars(launcher)}
 
 
 def main(arguments: list[str]) -> int:

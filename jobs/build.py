@@ -20,11 +20,12 @@ done
 exec {compiler} "$@"
 """
 
-#: What a failed build says, and what that means to a person. The first that is found is told.
+#: What a failed build says, and what that means to a person. The first in the log is told: others follow from it.
 _CAUSES = (
     (r"fatal error: (\S+): No such file", "the header {0} is missing"),
-    (r"Could NOT find (\w+)", "CMake could not find {0}"),
-    (r"([\w+.-]+): (?:command )?not found", "the program {0} is missing"),
+    # Optional parts are looked for too: only what comes with an error was needed.
+    (r"CMake Error[^\n]*\n\s*Could NOT find (\w+)", "CMake could not find {0}"),
+    (r"\bsh: (?:line )?\d+: ([\w+./-]+): (?:command )?not found", "the program {0} is missing"),
     (r"No CMAKE_CXX_COMPILER could be found", "no C++ compiler was found"),
     (
         r"unrecognized command[- ]line option '?-std=gnu\+\+20",
@@ -59,10 +60,13 @@ def build_wheel(
 
 def cause(log: str) -> str:
     """What a build's log says was missing, in one line."""
-    for pattern, meaning in _CAUSES:
-        found = re.search(pattern, log)
-        if found:
-            return meaning.format(*found.groups())
+    found = [
+        (match.start(), meaning.format(*match.groups()))
+        for pattern, meaning in _CAUSES
+        if (match := re.search(pattern, log))
+    ]
+    if found:
+        return min(found)[1]
     errors = [line.strip() for line in log.splitlines() if "error" in line.lower()]
     return errors[0][:200] if errors else "no reason was given"
 
@@ -79,7 +83,8 @@ def _environment(python: Path, wrapper: Path, mpi_bin: Path | None, gpu: str) ->
         "HOROVOD_WITH_GLOO": "1",
         "HOROVOD_WITHOUT_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
-        "MAKEFLAGS": f"-j{os.cpu_count() or 2}",
+        # A login node has many cores and other users; each compiler takes up to 2 GB.
+        "MAKEFLAGS": f"-j{min(len(os.sched_getaffinity(0)), 8)}",
     }
     if gpu == "none":
         made.pop("HOROVOD_GPU_OPERATIONS", None)

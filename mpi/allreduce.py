@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from mpi4py import MPI
 
@@ -9,21 +11,30 @@ from mpi.schedules import Step, groups, two_level
 from mpi.topology import Topology
 
 ALGORITHMS = ("flat", "two_level")
+_CALLS = {"reduce_scatter": "MPI_Reduce_scatter", "allreduce": "MPI_Allreduce", "allgather": "MPI_Allgatherv"}
 DTYPES = ("float32", "float64", "int32", "int64")
 
 
 class Allreduce:
     """Sums a buffer over all ranks, in place. Collective over ``comm`` to make, to call and to close.
 
-    ``flat`` is the MPI library's own all-reduce; ``two_level`` runs :func:`mpi.schedules.two_level`.
+    ``flat`` is the MPI library's own all-reduce; ``two_level`` runs :func:`mpi.schedules.two_level`. ``traced`` is told
+    each call of MPI with its number of ranks and of elements.
     """
 
-    def __init__(self, comm: MPI.Comm, topology: Topology, algorithm: str = "two_level"):
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        topology: Topology,
+        algorithm: str = "two_level",
+        traced: Callable[[str, int, int], None] = lambda call, members, elements: None,
+    ):
         if algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm is {algorithm!r}; it must be one of {', '.join(ALGORITHMS)}")
         if topology.size != comm.size:
             raise ValueError(f"the topology places {topology.size} ranks, the communicator has {comm.size}")
         self.algorithm = algorithm
+        self._traced = traced
         self._topology = topology
         # A private context: our messages never meet those of another library on the same ranks.
         self._comm = comm.Dup()
@@ -47,6 +58,7 @@ class Allreduce:
             raise ValueError("all-reduce of an array that is not contiguous")
         flat = buffer.reshape(-1)
         if self.algorithm == "flat":
+            self._traced("MPI_Allreduce", self._comm.size, flat.size)
             self._comm.Allreduce(MPI.IN_PLACE, flat)
             return buffer
         for step in two_level(self._topology, flat.size, self._comm.rank):
@@ -55,6 +67,7 @@ class Allreduce:
 
     def _run(self, step: Step, buffer: np.ndarray) -> None:
         comm = self._of_group[step.group]
+        self._traced(_CALLS[step.operation], comm.size, sum(step.counts))
         if step.operation == "reduce_scatter":
             self._shard = self._reserved(step.counts[comm.rank], buffer.dtype)
             comm.Reduce_scatter(buffer, self._shard, step.counts)

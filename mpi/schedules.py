@@ -51,11 +51,6 @@ def groups(topology: Topology) -> list[tuple[int, ...]]:
     return sorted({step.group for rank in range(topology.size) for step in two_level(topology, topology.size, rank)})
 
 
-def described(topology: Topology) -> list[str]:
-    """The steps of rank 0 in words, for a record."""
-    return [f"{step.operation} over {len(step.group)}" for step in two_level(topology, topology.size, 0)]
-
-
 def split(count: int, parts: int) -> tuple[int, ...]:
     """``count`` elements in ``parts`` parts that differ by one at most, larger ones first."""
     small, larger = divmod(count, parts)

@@ -35,6 +35,14 @@ def tool(name):
     return str(own) if own.exists() else shutil.which(name)
 
 
+def needed(name):
+    """A launcher's path; without it the test is skipped by name, but for CI, which has all of them."""
+    program = tool(name)
+    if program is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no {name} beside python or on PATH")
+    return program
+
+
 def start(command, timeout, env=None, cwd=None):
     """Run a command; its whole process group dies with it when the time is up."""
     with subprocess.Popen(
@@ -64,9 +72,7 @@ def alone():
 @pytest.fixture(scope="session")
 def mpirun():
     """Run ``mpirun -n RANKS python ARGUMENTS``."""
-    program = tool("mpirun")
-    if program is None:
-        pytest.skip("no mpirun beside python or on PATH")
+    program = needed("mpirun")
 
     def run(ranks, *arguments, timeout=120, **options):
         command = [program, "-n", ranks, "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", sys.executable, *arguments]
@@ -80,7 +86,7 @@ def torchrun():
     """Run ``torchrun`` with RANKS processes on a free port."""
 
     def run(ranks, *arguments, timeout=120, **options):
-        command = [tool("torchrun"), "--standalone", "--nproc-per-node", ranks, *arguments]
+        command = [needed("torchrun"), "--standalone", "--nproc-per-node", ranks, *arguments]
         return start(command, timeout, **options)
 
     return run
@@ -91,7 +97,7 @@ def horovodrun():
     """Run ``horovodrun --gloo`` with RANKS processes on this machine."""
 
     def run(ranks, *arguments, timeout=120, **options):
-        command = [tool("horovodrun"), "--gloo", "-np", ranks, sys.executable, *arguments]
+        command = [needed("horovodrun"), "--gloo", "-np", ranks, sys.executable, *arguments]
         return start(command, timeout, **options)
 
     return run

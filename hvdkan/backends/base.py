@@ -12,7 +12,6 @@ import torch
 from hvdkan.backends.world import World, open_world
 from hvdkan.config import ENGINES, Config, ConfigError
 from hvdkan.launcher import Launcher
-from mpi.schedules import described
 from mpi.topology import Topology, node_label
 
 
@@ -82,6 +81,7 @@ class Backend:
         self.node_labels: list[str] = []
         self.device = torch.device("cpu")
         self.effective = Effective("none", "none", "none")
+        self.trace: list[str] | None = None
 
     # --- life ---
 
@@ -130,7 +130,7 @@ class Backend:
     # --- what runs ---
 
     def resolve(self, engine: str, transport: str, evidence: dict[str, Any]) -> tuple[Effective, Topology]:
-        """What is effective of what was asked, and the topology that a schedule of ours then runs on.
+        """What becomes effective of what was asked, and the topology that a schedule of ours then runs on.
 
         A flat twin is the hierarchical algorithm on one node that holds all ranks: the same calls on the same buffer.
         """
@@ -138,8 +138,6 @@ class Backend:
         reason = self.topology.degenerate if asked == "hierarchical" else None
         allreduce = "flat" if reason else asked
         topology = self.topology if allreduce == "hierarchical" else self.topology.as_one_node()
-        if engine in SCHEDULED:
-            evidence = {"calls": described(topology), **evidence}
         return Effective(allreduce, engine, transport, reason, evidence), topology
 
     def engine(self) -> str:
@@ -150,11 +148,31 @@ class Backend:
             return self.config.engine
         return ENGINES[self.name][self.config.allreduce][0]
 
+    def observe(self) -> None:
+        """One small exchange before training, untimed: its calls are evidence, its result is checked exactly.
+
+        Raises RuntimeError where the mean is wrong. Collective.
+        """
+        size = self.world.size
+        buffer = torch.full((64,), self.world.rank + 1.0, device=self.device)
+        self.trace = []
+        self.average_(buffer)
+        calls, self.trace = self.trace, None
+        if not bool((buffer == (size + 1) / 2).all()):
+            raise RuntimeError(f"the exchange is wrong: the mean of 1 to {size} came out as {buffer[0].item()}")
+        self.effective.evidence["calls"] = calls
+
+    def traced(self, call: str, members: int, elements: int) -> None:
+        """Note a call that is being made, while :meth:`observe` watches."""
+        if self.trace is not None:
+            self.trace.append(f"{call} over {members}: {elements}")
+
     # --- training ---
 
     def broadcast(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Give all ranks the parameters, buffers and optimiser state of rank 0."""
-        model.load_state_dict(self.world.broadcast(model.state_dict()))
+        state = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+        model.load_state_dict(self.world.broadcast(state))
         optimizer.load_state_dict(self.world.broadcast(optimizer.state_dict()))
 
     def wrap(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Wrapped:
@@ -182,7 +200,7 @@ def device_index(hosts: Topology, rank: int, visible: int) -> int:
     return hosts.local_rank(rank) % visible
 
 
-#: Engines that run :mod:`mpi.schedules`.
+#: Engines that run :mod:`mpi.schedules`: what they average at once is all that training averages.
 SCHEDULED = ("process_sets", "hook", "two_level")
 
 

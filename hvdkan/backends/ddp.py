@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import socket
+from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -13,6 +15,8 @@ from hvdkan.backends.base import Backend, Wrapped
 from mpi.schedules import Step, groups, two_level
 from mpi.topology import Topology
 
+PINNED = {"forward_sync_buffers": False, "gradient_as_bucket_view": True}
+
 
 class DDP(Backend):
     name = "ddp"
@@ -22,8 +26,9 @@ class DDP(Backend):
         transport = "nccl" if self.device.type == "cuda" else "gloo"
         self._rendezvous(transport)
         engine = self.engine()
-        self.effective, topology = self.resolve(engine, transport, {"torch": torch.__version__})
-        self._exchange = Exchange(topology, transport) if engine == "hook" else None
+        self.effective, topology = self.resolve(engine, transport, {"ddp": dict(self._settings())})
+        self._exchange = Exchange(topology, transport, self.traced) if engine == "hook" else None
+        self.observe()
 
     def _rendezvous(self, transport: str) -> None:
         """Meet at a host and a free port that rank 0 names, through whatever world the launcher offers."""
@@ -57,14 +62,14 @@ class DDP(Backend):
 
     def wrap(self, model, optimizer) -> Wrapped:
         devices = [self.device.index] if self.device.type == "cuda" else None
-        if self.config.allreduce == "stock":
-            return Replicated(torch.nn.parallel.DistributedDataParallel(model, device_ids=devices), optimizer)
-        replicated = torch.nn.parallel.DistributedDataParallel(
-            model, device_ids=devices, forward_sync_buffers=False, gradient_as_bucket_view=True
-        )
+        replicated = torch.nn.parallel.DistributedDataParallel(model, device_ids=devices, **self._settings())
         if self._exchange is not None:
             replicated.register_comm_hook(None, self._hook)
         return Replicated(replicated, optimizer)
+
+    def _settings(self) -> dict[str, bool]:
+        """What is pinned of DDP; nothing of stock."""
+        return {} if self.config.allreduce == "stock" else PINNED
 
     @contextmanager
     def without_exchange(self, wrapped):
@@ -81,6 +86,7 @@ class DDP(Backend):
         if self._exchange is not None:
             self._exchange(buffer)
         else:
+            self.traced("all_reduce", self.world.size, buffer.numel())
             dist.all_reduce(buffer)
         buffer /= self.world.size
 
@@ -92,15 +98,15 @@ class Replicated(Wrapped):
 class Exchange:
     """Sums a flat buffer by :func:`mpi.schedules.two_level` over torch process groups, in place."""
 
-    def __init__(self, topology: Topology, transport: str):
-        self._topology, self._rank, self._transport = topology, dist.get_rank(), transport
+    def __init__(self, topology: Topology, transport: str, traced: Callable[[str, int, int], None]):
+        self._topology, self._rank, self._transport, self._traced = topology, dist.get_rank(), transport, traced
         # Every rank makes every group, in the same order: torch asks for that.
         self._of_group = {group: dist.new_group(list(group)) for group in groups(topology)}
-        self._shards = min(len(node) for node in topology.members)
+        # torch's collectives want equal parts. A hierarchy and its flat twin pad alike, so that both copy or neither.
+        self._unit = math.lcm(topology.size, min(len(node) for node in topology.members))
 
     def __call__(self, buffer: torch.Tensor) -> None:
-        # torch's collectives want equal parts.
-        short = -buffer.numel() % self._shards
+        short = -buffer.numel() % self._unit
         padded = torch.cat([buffer, buffer.new_zeros(short)]) if short else buffer
         for step in two_level(self._topology, padded.numel(), self._rank):
             self._run(step, padded)
@@ -112,22 +118,24 @@ class Exchange:
         place = step.group.index(self._rank)
         if step.operation == "allreduce":
             own = buffer[step.starts[0] : step.starts[0] + step.counts[0]]
+            self._traced("all_reduce", len(step.group), own.numel())
             dist.all_reduce(own, group=members)
-            return
-        if len(step.group) == 1:
             return
         if min(step.counts) == 0:
             self._run_uneven(step, buffer, members)
             return
         own = buffer[step.starts[place] : step.starts[place] + step.counts[place]]
         if step.operation == "allgather":
+            self._traced("all_gather", len(step.group), buffer.numel())
             dist.all_gather_single(buffer, own.clone(), group=members)
         elif self._transport == "nccl":
+            self._traced("reduce_scatter", len(step.group), buffer.numel())
             total = torch.empty_like(own)
             dist.reduce_scatter_single(total, buffer, group=members)
             own.copy_(total)
         else:
             # Gloo's own reduce_scatter is an all-reduce underneath, twice the bytes; this moves no more than it must.
+            self._traced("all_to_all and sum", len(step.group), buffer.numel())
             parts = torch.empty_like(buffer)
             dist.all_to_all_single(parts, buffer, group=members)
             own.copy_(parts.view(len(step.group), -1).sum(0))
@@ -135,8 +143,10 @@ class Exchange:
     def _run_uneven(self, step: Step, buffer: torch.Tensor, members: dist.ProcessGroup) -> None:
         """A node with more workers than there are shards: some of them keep none."""
         if step.operation == "reduce_scatter":
+            self._traced("all_reduce", len(step.group), buffer.numel())
             dist.all_reduce(buffer, group=members)
             return
         for owner, start, count in zip(step.group, step.starts, step.counts, strict=True):
             if count > 0:
+                self._traced("broadcast", len(step.group), count)
                 dist.broadcast(buffer[start : start + count], src=owner, group=members)

@@ -39,14 +39,19 @@ class Horovod(Backend):
         self.effective, self._plan = self.resolve(engine, transport, evidence)
         self._start_horovod(engine)
         check_size(self.launcher, hvd.size(), "Horovod")
+        self.observe()
 
     def _set_variables(self) -> None:
         """Horovod reads these when it starts; nothing else may flip what was asked for."""
         config = self.config
-        if config.allreduce != "stock":
-            # Set before Horovod starts, so that only the engine chosen below decides; NCCL's hierarchy sets it again.
-            os.environ[VARIABLE] = "0"
-        os.environ.setdefault("HOROVOD_AUTOTUNE", "0")
+        if config.allreduce == "stock":
+            os.environ.pop(VARIABLE, None)  # a flag beats the variable
+        else:
+            # Only the engine chosen below decides; NCCL's hierarchy sets the variable again.
+            os.environ.update({VARIABLE: "0", "HOROVOD_AUTOTUNE": "0"})
+            os.environ.pop("HOROVOD_TORUS_ALLREDUCE", None)
+        if config.transport != "auto":
+            os.environ["HOROVOD_CPU_OPERATIONS"] = config.transport
         if config.fusion_mb is not None:
             os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(config.fusion_mb * 2**20))
         if config.cycle_time_ms is not None:
@@ -69,20 +74,22 @@ class Horovod(Backend):
     def _transport(self, engine: str) -> str:
         if self.device.type == "cuda" and self._hvd.nccl_built():
             return "nccl"
-        asked = os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower()
-        return "gloo" if asked == "gloo" or not (self.launcher.has_mpi or self.launcher.kind == "alone") else "mpi"
+        has_mpi = self.launcher.has_mpi or self.launcher.size == 1
+        if self.config.transport == "mpi" and not has_mpi:
+            raise ConfigError(f"--transport is 'mpi', but {self.launcher.kind} offers no MPI; it must be auto or gloo")
+        return "gloo" if not has_mpi or os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == "gloo" else "mpi"
 
     def _start_horovod(self, engine: str) -> None:
         hvd = self._hvd
         if engine == "nccl":
             os.environ[VARIABLE] = "1" if self.effective.allreduce == "hierarchical" else "0"
+        if hvd.is_initialized():  # by the world of horovodrun, before what is wanted was known
+            hvd.shutdown()
         if engine != "process_sets":
             hvd.init()
             return
         everyone = tuple(range(self.world.size))
         wanted = [group for group in groups(self._plan) if group != everyone]
-        if hvd.is_initialized():
-            hvd.shutdown()
         sets = [hvd.ProcessSet(list(group)) for group in wanted]
         hvd.init(process_sets=sets)
         self._set_of = {everyone: hvd.global_process_set, **dict(zip(wanted, sets, strict=True))}
@@ -107,6 +114,7 @@ class Horovod(Backend):
 
     def average_(self, buffer: torch.Tensor) -> None:
         if self.effective.engine != "process_sets":
+            self.traced("allreduce", self.world.size, buffer.numel())
             self._hvd.allreduce_(buffer, op=self._hvd.Average, name="hvdkan.average")
             return
         shard = buffer
@@ -118,17 +126,24 @@ class Horovod(Backend):
         hvd, members = self._hvd, self._set_of[step.group]
         # The same name on all members, some of whom make fewer steps: Horovod waits until all have named a tensor.
         name = f"hvdkan.{step.operation}"
+        self.traced(self._call(step), len(step.group), sum(step.counts))
         if step.operation == "allreduce":
             return hvd.allreduce_(shard, op=hvd.Sum, name=name, process_set=members)
         if step.operation == "allgather":
             return hvd.allgather(shard, name=name, process_set=members)
         place = step.group.index(self.world.rank)
-        if min(step.counts) > 0:
+        if self._call(step) == "reducescatter":
             # Horovod splits as mpi.schedules.split does: parts that differ by one at most, larger ones first.
             return hvd.reducescatter(buffer, op=hvd.Sum, name=name, process_set=members)
         # Horovod cannot leave a rank without a part: on unequal nodes sum all of it and keep one's own.
         total = hvd.allreduce(buffer, op=hvd.Sum, name=name, process_set=members)
         return total[step.starts[place] : step.starts[place] + step.counts[place]].contiguous()
+
+    @staticmethod
+    def _call(step: Step) -> str:
+        """Horovod's operation for a step."""
+        whole = step.operation == "reduce_scatter" and min(step.counts) == 0
+        return "allreduce" if whole else step.operation.replace("_", "")
 
 
 class Distributed(Wrapped):

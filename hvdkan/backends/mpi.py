@@ -28,7 +28,8 @@ class Mpi(Backend):
         if self.device.type == "cuda":
             evidence["staged_through_host"] = True
         self.effective, topology = self.resolve(engine, "mpi", evidence)
-        self._allreduce = Allreduce(MPI.COMM_WORLD, topology, engine)
+        self._allreduce = Allreduce(MPI.COMM_WORLD, topology, engine, self.traced)
+        self.observe()
 
     def stop(self) -> None:
         self._allreduce.close()

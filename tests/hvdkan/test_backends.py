@@ -64,7 +64,23 @@ def test_the_hook_sends_what_its_schedule_says(mpirun, allreduce):
 
 
 @pytest.mark.launch
-def test_an_exchange_that_leaves_ranks_unequal_is_an_error(mpirun):
+@pytest.mark.parametrize("labels", ["ABAB", "ABBB", "ABBA", "ABCB"])
+@pytest.mark.parametrize("backend", ["horovod", "ddp", "mpi"])
+def test_nodes_may_hold_any_ranks(mpirun, backend, labels):
+    done = mpirun(4, PROGRAMS / "node_map.py", backend, labels)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("map") == 4
+
+
+@pytest.mark.launch
+def test_an_exchange_that_is_wrong_is_an_error_before_training(mpirun):
     done = mpirun(2, PROGRAMS / "diverging.py", timeout=60)
+    assert done.returncode == 1
+    assert "the exchange is wrong: the mean of 1 to 2 came out as" in done.stderr
+
+
+@pytest.mark.launch
+def test_ranks_that_end_unequal_are_an_error(mpirun):
+    done = mpirun(2, PROGRAMS / "diverging.py", "later", timeout=60)
     assert done.returncode == 1
     assert "the ranks' parameters differ after training" in done.stderr

@@ -58,6 +58,22 @@ def test_code_in_a_checkpoint_does_not_run(tmp_path):
     assert not proof.exists()
 
 
+@pytest.mark.parametrize("content", [{}, {"config": 3}, {"config": {"hidden": [2]}, "state": {"x": torch.ones(1)}}])
+def test_the_right_format_with_the_wrong_content_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "model.pt"
+    torch.save({"format": checkpoint.FORMAT, **content}, path)
+    with pytest.raises(ConfigError) as raised:
+        checkpoint.load(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_saved_model_is_as_readable_as_any_file(tmp_path):
+    config = Config(hidden=2)
+    checkpoint.save(tmp_path / "model.pt", checkpoint.model_for(config), config)
+    (tmp_path / "other").touch()
+    assert (tmp_path / "model.pt").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 def test_a_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

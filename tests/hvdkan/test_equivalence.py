@@ -15,6 +15,26 @@ NODES = {2: "1,1", 3: "2,1", 4: "2,2"}
 REASON = {2: "one worker per node", 3: None, 4: None}
 
 
+#: What each back end really calls, in nodes of ``local`` workers, ``cross`` nodes.
+CALLS = {
+    "horovod": lambda local, cross: [
+        f"reducescatter over {local}",
+        f"allreduce over {cross}",
+        f"allgather over {local}",
+    ],
+    "ddp": lambda local, cross: [
+        f"all_to_all and sum over {local}",
+        f"all_reduce over {cross}",
+        f"all_gather over {local}",
+    ],
+    "mpi": lambda local, cross: [
+        f"MPI_Reduce_scatter over {local}",
+        f"MPI_Allreduce over {cross}",
+        f"MPI_Allgatherv over {local}",
+    ],
+}
+
+
 def run(launch, path, *flags):
     done = launch(*TRAIN, *SETTINGS, *flags, "--record", path)
     assert done.returncode == 0, done.stderr
@@ -54,6 +74,8 @@ def test_same_curve_as_single(mpirun, single, tmp_path, backend, size, allreduce
     assert effective["allreduce"] == wanted
     assert effective["reason"] == (REASON[size] if allreduce == "hierarchical" else None)
     assert effective["engine"] == {"horovod": "process_sets", "ddp": "hook", "mpi": "two_level"}[backend]
+    calls = [call.split(":")[0] for call in effective["evidence"]["calls"]]
+    assert calls == CALLS[backend](*((2, 2) if wanted == "hierarchical" and size == 4 else (size, 1))) or size == 3
     assert found["simulated_topology"] is True
     assert found["requested"]["allreduce"] == allreduce
     assert found["placement"] == f"{size}G2N"
@@ -100,11 +122,50 @@ def test_torchrun(torchrun, single, tmp_path, backend):
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("backend", ["horovod", "ddp"])
-def test_horovodrun(horovodrun, single, tmp_path, backend):
-    found = run(lambda *arguments: horovodrun(2, *arguments), tmp_path / "r.jsonl", "--backend", backend)
+@pytest.mark.parametrize(("backend", "allreduce"), [("horovod", "stock"), ("horovod", "flat"), ("ddp", "stock")])
+def test_horovodrun(horovodrun, single, tmp_path, backend, allreduce):
+    flags = ("--backend", backend, "--allreduce", allreduce)
+    found = run(lambda *arguments: horovodrun(2, *arguments), tmp_path / "r.jsonl", *flags)
     agrees(found, single)
     assert found["launcher"] == "horovodrun"
+    assert found["effective"]["allreduce"] == allreduce
+    assert found["effective"]["transport"] == "gloo"
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("transport", ["mpi", "gloo"])
+def test_horovods_transport(mpirun, single, tmp_path, transport):
+    """At Gloo, Horovod's bytes go over the loopback interface; MPI's go through shared memory."""
+    flags = ("--transport", transport, "--fusion-mb", "1", "--cycle-time-ms", "2")
+    before = loopback_bytes()
+    found = run(lambda *arguments: mpirun(2, *arguments), tmp_path / "r.jsonl", *flags, "--hidden", "2000")
+    sent = loopback_bytes() - before
+    assert found["requested"]["transport"] == found["effective"]["transport"] == transport
+    exchanged = found["grad_bytes"] * found["steps"] * 2  # two ranks each send one gradient a step
+    assert sent > exchanged if transport == "gloo" else sent < exchanged
+    evidence = found["effective"]["evidence"]
+    assert (evidence["fusion_bytes"], evidence["cycle_time_ms"]) == (str(2**20), "2")
+    assert found["environment"]["variables"]["HOROVOD_FUSION_THRESHOLD"] == str(2**20)
+
+
+def loopback_bytes():
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.strip().startswith("lo:"))
+
+
+@pytest.mark.launch
+def test_the_flag_beats_the_variable_and_stock_is_untouched(mpirun, tmp_path):
+    environment = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
+    flags = ("--simulate-nodes", "2,2")
+
+    def launch(*arguments):
+        return mpirun(4, *arguments, env=environment)
+
+    found = run(launch, tmp_path / "one.jsonl", *flags)
+    assert found["effective"]["allreduce"] == found["requested"]["allreduce"] == "hierarchical"
+    found = run(launch, tmp_path / "two.jsonl", *flags, "--allreduce", "stock")
+    assert found["effective"]["allreduce"] == "stock"
+    assert "HOROVOD_HIERARCHICAL_ALLREDUCE" not in found["environment"]["variables"]
 
 
 @pytest.mark.launch

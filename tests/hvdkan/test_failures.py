@@ -34,6 +34,7 @@ def failed(done, path, *words):
     ("fault", "call", "kind"),
     [
         ("missing", 0, "FileNotFoundError"),
+        ("nan", 3, "FloatingPointError"),
         ("full", 3, "OSError"),
         ("interrupt", 3, "KeyboardInterrupt"),
         ("exit", 3, "SystemExit"),
@@ -60,6 +61,9 @@ def test_one_rank_that_raises_under_torchrun(torchrun, tmp_path, backend):
     flags = ("--backend", backend, *SMALL, "--record", path)
     done = torchrun(3, FAULTY, "full", 3, *flags, timeout=SOON)
     failed(done, path, "No space left on device")
+    first = done.stderr.index("rank 1 on")
+    assert "rank 0 on" not in done.stderr[:first]
+    assert "Root Cause" not in done.stderr[:first]
 
 
 @pytest.mark.launch
@@ -124,6 +128,32 @@ def test_many_ranks_refuse_in_one_line(mpirun, flags, words):
     if "cuda" in flags and os.path.exists("/dev/nvidia0"):  # noqa: PTH110
         pytest.skip("there is a GPU")
     refused(mpirun(3, *TRAIN, *flags, timeout=SOON), *words)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("backend", ["ddp", "mpi"])
+@pytest.mark.parametrize("flags", [("--record", "/proc/no/such"), ("--samples", "100", "--batch-size", "60")])
+def test_a_started_back_end_leaves_with_status_2(mpirun, backend, flags):
+    refused(mpirun(2, *TRAIN, "--backend", backend, *flags, timeout=SOON), flags[-2])
+
+
+@pytest.mark.launch
+def test_a_failure_of_all_ranks_is_one_record(mpirun, tmp_path):
+    """Horovod's own rendezvous fails before the ranks have a common run id."""
+    path = tmp_path / "r.jsonl"
+    broken = {"OMPI_MCA_btl": "no_such_component", "OMPI_MCA_pml": "ob1"}
+    done = mpirun(3, *TRAIN, *SMALL, "--record", path, env=broken, timeout=SOON)
+    assert done.returncode not in (0, None)
+    if path.exists():
+        assert len(record.read(path).records) == 1
+
+
+@pytest.mark.launch
+def test_a_missing_library_is_named(alone, tmp_path):
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("raise ModuleNotFoundError('gone', name='horovod')")
+    done = alone(*TRAIN, *SMALL, env={"PYTHONPATH": str(tmp_path)})
+    refused(done, "--backend horovod needs horovod, which is not installed on")
 
 
 @pytest.mark.launch

@@ -15,7 +15,9 @@ ELASTIC = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
         (STEP, ("srun", 1, 4)),
         (ELASTIC, ("torchrun", 1, 2)),
         ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "3"}, ("horovodrun", 1, 3)),
+        # MPICH's mpirun, whose proxies are a step of Slurm's; and srun --mpi=pmi2, which sets both alike.
         ({"PMI_RANK": "2", "PMI_SIZE": "3", **STEP}, ("mpirun", 2, 3)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4", **STEP}, ("srun", 1, 4)),
         # mpirun in a batch job: Slurm describes the step that started mpirun's daemons, one a node.
         ({**STEP, **MPI}, ("mpirun", 3, 8)),
         # The batch script itself, and an interactive step, are no launch of ranks.

@@ -35,6 +35,8 @@ def test_oversubscribed_is_seen_on_one_host_of_many():
     assert not oversubscribed(hosts, [[0, 1], [0, 1], [0]], [1, 1, 1])
     assert oversubscribed(hosts, [[0, 1], [0, 1], [0]], [1, 2, 1])
     assert oversubscribed(hosts, [[0], [0], [0]], [1, 1, 1])
+    assert oversubscribed(Topology.from_labels("AAA"), [[0], [0], [1, 2, 3]], [1, 1, 1])
+    assert not oversubscribed(Topology.from_labels("AAA"), [[0], [1], [0, 1, 2]], [1, 1, 1])
 
 
 def test_hosts_on_one_kernel_are_emulated():

@@ -4,6 +4,8 @@ import errno
 import sys
 import time
 
+import torch
+
 from hvdkan import train
 from hvdkan.launcher import detect
 
@@ -17,6 +19,8 @@ def fail(fault):
         raise KeyboardInterrupt
     if fault == "exit":
         sys.exit(3)
+    if fault == "nan":
+        return torch.tensor(float("nan"))
     if fault == "sleep":
         time.sleep(3600)
     raise AssertionError(fault)
@@ -31,7 +35,8 @@ def main(fault, call, *flags):
             nonlocal calls
             calls += 1
             if calls >= int(call):
-                fail(fault)
+                value = fail(fault)
+                return original(*arguments, **options) * value
             return original(*arguments, **options)
 
         if int(call) == 0:
