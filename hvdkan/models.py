@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hvdkan.config import OPERATORS
 from hvdkan.spline import ModelError, cells, fit, spline_sum, uniform_knots
 
-OPERATORS = ("spline", "pykan", "mlp")
 _DTYPES = (torch.float32, torch.float64)
 
 
