@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from analysis import parity, stats
-from analysis.load import Study, values, work_key
-from analysis.text import counted, listed
+from analysis.load import Study, as_asked, left_out, values, work_key
+from analysis.text import counted, listed, shown
 
 HIERARCHY, BACKEND, OPERATOR, REPEAT, OTHER = "hierarchy", "backend", "operator", "repeat", "other"
 
@@ -65,6 +65,12 @@ def config_of(study: Study, arm: str) -> dict:
     return study.plan.get("common", {}) | variants[0] if variants else {}
 
 
+def back_end(config: dict) -> str:
+    """``horovod`` or, where a transport was asked for, ``horovod over gloo``."""
+    transport = config.get("transport")
+    return str(config.get("backend")) + (f" over {transport}" if transport not in (None, "auto") else "")
+
+
 def kind_of(study: Study, baseline: str, candidate: str) -> str:
     """What a planned pair compares, by the first setting that differs."""
     one, other = config_of(study, baseline), config_of(study, candidate)
@@ -105,10 +111,18 @@ def matched(
         baselines = [(arm, config) for arm, config in arms if is_baseline(config)]
         for arm, config in arms:
             if baselines and is_candidate(config):
-                # Of several the one with the same engine is the twin.
-                nearest = min(baselines, key=lambda other: (other[1].get("engine") != config.get("engine"), other[0]))
-                pairs.append((nearest[0], arm))
+                pairs.append((_nearest(study, baselines, arm, config), arm))
     return sorted(pairs)
+
+
+def _nearest(study: Study, baselines: list[tuple[str, dict]], arm: str, config: dict) -> str:
+    """Of several baselines the one over the same transport, then the one with the same engine."""
+
+    def distance(other: tuple[str, dict]) -> tuple:
+        transports = _effective(study.arm(other[0]), "transport") != _effective(study.arm(arm), "transport")
+        return transports, other[1].get("engine") != config.get("engine"), other[0]
+
+    return min(baselines, key=distance)[0]
 
 
 def with_primary(study: Study, kind: str, derived: list[tuple[str, str]]) -> list[Pair]:
@@ -127,25 +141,23 @@ def compare(study: Study, pair: Pair) -> Result:
             return Result(pair, f"no launch of {name}")
         if not rows["usable"].any():
             return Result(pair, f"no usable launch of {name}: {listed(sorted(set(rows['why_not'])), 2)}")
-    usable = [rows[rows["usable"]] for rows in arms]
-    as_asked = [rows[rows["mismatch"] == ""] for rows in usable]
-    left_out = [f"{rows['arm'].iloc[0]}: {text}" for rows in usable for text in sorted(set(rows["mismatch"])) if text]
-    if any(rows.empty for rows in as_asked):
-        return Result(pair, f"what ran is not what was asked for ({listed(left_out)})")
-    baseline, candidate = as_asked
+    otherwise = [text for rows in arms for text in left_out(rows)]
+    baseline, candidate = (as_asked(rows) for rows in arms)
+    if baseline.empty or candidate.empty:
+        return Result(pair, f"what ran is not what was asked for ({listed(otherwise)})")
     allowed = _OF_THE_OPERATOR if pair.kind == OPERATOR and candidate["workers"].max() == 1 else ()
     refusal = _differences(baseline, candidate, allowed) or _transport_refusal(pair, baseline, candidate)
     if refusal:
         return Result(pair, refusal)
     seconds = values(baseline, "step_s"), values(candidate, "step_s")
-    both, logs = pd.concat(as_asked), stats.paired_log_ratios(*seconds)
+    both, logs = pd.concat([baseline, candidate]), stats.paired_log_ratios(*seconds)
     return Result(
         pair,
         effect=stats.measure(*seconds),
         baseline_s=stats.geometric_mean([seconds[0][block] for block in logs]),
         candidate_s=stats.geometric_mean([seconds[1][block] for block in logs]),
         logs=logs,
-        notes=(*_notes(pair, baseline, candidate), *(f"left out, {text}" for text in left_out)),
+        notes=(*_notes(pair, baseline, candidate), *(f"left out, {text}" for text in otherwise)),
         world=world(both),
         placement=candidate["placement"].iloc[0],
         marks=marks(both),
@@ -211,14 +223,36 @@ def _notes(pair: Pair, baseline: pd.DataFrame, candidate: pd.DataFrame) -> list[
         else:
             notes.append(f"both over {one}" if one == other else f"transports differ: {other} against {one}")
     if pair.kind == OPERATOR:
-        settings = candidate["settings"].iloc[0], baseline["settings"].iloc[0]
-        others = [name for name in settings[0] if name != "trainable set"]
-        notes += parity.differences(*settings, allowed=others)
+        notes += _trainable(baseline, candidate)
     if pair.kind == HIERARCHY:
         one, other = _effective(baseline, "engine"), _effective(candidate, "engine")
         if one != other:
             notes.append(f"engines differ: {other} against {one}, so these are no twins")
+        one, other = _calls(baseline), _calls(candidate)
+        if one and other and one != other:
+            notes.append(f"calls differ ({other} against {one}), so these are no exact twins")
     return notes
+
+
+def _trainable(baseline: pd.DataFrame, candidate: pd.DataFrame) -> list[str]:
+    """Operators that train different numbers of parameters, as pykan with its symbolic branch does."""
+    trained = {
+        first_config(rows).get("operator"): rows["settings"].iloc[0]["trainable set"] for rows in (candidate, baseline)
+    }
+    if None in trained.values() or len(set(trained.values())) < 2:
+        return []
+    return [" and ".join(f"{operator} trains {shown(n)} parameters" for operator, n in trained.items())]
+
+
+def _calls(rows: pd.DataFrame) -> str:
+    """The names of the calls that were seen to run, in their order: ``reduce_scatter over 4: 1440`` without sizes."""
+    found = set()
+    for effective in rows["effective"]:
+        evidence = effective.get("evidence")
+        calls = evidence.get("calls") if isinstance(evidence, dict) else None
+        if isinstance(calls, list) and calls:
+            found.add(", ".join(str(call).split(" over")[0] for call in calls))
+    return " or ".join(sorted(found))
 
 
 def marks(rows: pd.DataFrame) -> tuple[str, ...]:
@@ -226,7 +260,7 @@ def marks(rows: pd.DataFrame) -> tuple[str, ...]:
     found = [
         ("simulated nodes", "simulated"),
         ("emulated nodes", "emulated"),
-        ("more ranks than cores", "oversubscribed"),
+        ("more threads than cores", "oversubscribed"),
     ]
     return tuple(text for text, column in found if rows[column].any())
 
@@ -242,4 +276,4 @@ def world(rows: pd.DataFrame) -> str:
         text = "on this emulated cluster"
     else:
         text = "on one node" if nodes <= 1 else "on this cluster"
-    return text + (", with more ranks than cores" if rows["oversubscribed"].any() else "")
+    return text + (", with more threads than cores" if rows["oversubscribed"].any() else "")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
+
 from analysis import stats
-from analysis.comparisons import BACKEND, HIERARCHY, OPERATOR, REPEAT, Result, config_of
-from analysis.load import Study
+from analysis.comparisons import BACKEND, HIERARCHY, OPERATOR, REPEAT, Result, back_end, config_of
+from analysis.load import Study, as_asked, left_out
 from analysis.scaling import Point, by_series
 from analysis.stats import MINIMUM_BLOCKS, Effect
-from analysis.text import counted, shown
+from analysis.text import counted, listed, shown
 
 #: Two blocks that disagree give intervals over many powers of ten; their ends would only look like information.
 _USELESS = 100
@@ -19,9 +21,13 @@ def labels(study: Study, results: list[Result]) -> list[tuple[str, Result]]:
     """A short name for each pair; the variants' own names where two pairs would share one."""
     short = [_short(study, result) for result in results]
     return [
-        (name if short.count(name) == 1 else f"{result.pair.candidate} / {result.pair.baseline}", result)
+        (name if short.count(name) == 1 else _own_names(result), result)
         for name, result in zip(short, results, strict=True)
     ]
+
+
+def _own_names(result: Result) -> str:
+    return f"{result.pair.candidate} / {result.pair.baseline}"
 
 
 def _short(study: Study, result: Result) -> str:
@@ -29,12 +35,12 @@ def _short(study: Study, result: Result) -> str:
     one, other = config_of(study, pair.baseline), config_of(study, pair.candidate)
     place = f" on {result.placement}" if result.placement else ""
     if pair.kind == HIERARCHY and other:
-        return f"{other.get('backend')} hierarchical / flat{place}"
+        return f"{back_end(other)} hierarchical / flat{place}"
     if pair.kind == BACKEND and one and other:
-        return f"{other.get('backend')} / {one.get('backend')}, {other.get('allreduce')}{place}"
+        return f"{back_end(other)} / {back_end(one)}, {other.get('allreduce')}{place}"
     if pair.kind == OPERATOR and one and other:
         return f"{other.get('operator')} / {one.get('operator')}, {other.get('backend')}{place}"
-    return f"{pair.candidate} / {pair.baseline}"
+    return _own_names(result)
 
 
 def comparison(label: str, result: Result, study: Study) -> str:
@@ -47,7 +53,7 @@ def comparison(label: str, result: Result, study: Study) -> str:
     tail = [_interval(effect), f"faster in {effect.wins} of {counted(effect.n, 'pair')}", *result.notes]
     if effect.verdict != stats.NO_VERDICT:
         tail.insert(1, f"Holm-adjusted p {shown(effect.holm, 2)}" if result.pair.primary else "exploratory")
-    return f"{_opening(effect)}: {_took(result, study)}, {', '.join(tail)}, {result.world}."
+    return f"{_opening(effect)}: {_took(label, result, study)}, {', '.join(tail)}, {result.world}."
 
 
 def _opening(effect: Effect) -> str:
@@ -59,19 +65,24 @@ def _opening(effect: Effect) -> str:
     return f"{effect.verdict} ({counted(effect.n, 'block')})"
 
 
-def _took(result: Result, study: Study) -> str:
+def _took(label: str, result: Result, study: Study) -> str:
     pair = result.pair
-    config = config_of(study, pair.candidate)
+    config, other = config_of(study, pair.candidate), config_of(study, pair.baseline)
+    place = f" on {result.placement}" if result.placement else ""
     absolute = f"({shown(1e3 * result.candidate_s)} against {shown(1e3 * result.baseline_s)} ms)"
     ratio = f"{shown(result.effect.ratio)} times"
     if result.effect.ratio < 0.5:
         absolute = absolute[:-1] + f", {shown(1 / result.effect.ratio)} times as fast)"
-    if pair.kind == HIERARCHY:
-        return f"{config.get('backend')} hierarchical took {ratio} its flat twin's step time {absolute}"
     if pair.kind == REPEAT:
         return f"{pair.candidate} took {ratio} the step time of {pair.baseline}, which is the same again {absolute}"
+    if label == _own_names(result):
+        return f"{pair.candidate} took {ratio} the step time of {pair.baseline} {absolute}"
+    if pair.kind == HIERARCHY:
+        return f"{back_end(config)} hierarchical{place} took {ratio} its flat twin's step time {absolute}"
+    if pair.kind == BACKEND:
+        one, two = (f"{back_end(of)} {of.get('allreduce')}" for of in (config, other))
+        return f"{one}{place} took {ratio} the step time of {two} {absolute}"
     if pair.kind == OPERATOR:
-        other = config_of(study, pair.baseline)
         return f"{config.get('operator')} took {ratio} the step time of {other.get('operator')} {absolute}"
     return f"{pair.candidate} took {ratio} the step time of {pair.baseline} {absolute}"
 
@@ -117,16 +128,30 @@ def scaling(points: list[Point]) -> list[str]:
 
 def exposed(study: Study) -> str | None:
     """The range of exposed communication over variants with more than one worker."""
-    rows = study.usable[(study.usable["workers"] > 1) & study.usable["exposed"].notna()]
-    medians = rows.groupby("arm")["exposed"].median().sort_values()
+    rows = measured_exchange(study)
+    medians = as_asked(rows).groupby("arm")["exposed"].median().sort_values()
+    otherwise = left_out_sentence(rows)
     if medians.empty:
-        return None
+        return f"Exposed communication: n/a. {otherwise}" if otherwise else None
+    first, last = (f"{shown(100 * medians.iloc[at], 2)}%" for at in (0, -1))
     if len(medians) == 1:
-        return f"Exposed communication took {shown(100 * medians.iloc[0], 2)}% of a step ({medians.index[0]})."
-    return (
-        f"Exposed communication took from {shown(100 * medians.iloc[0], 2)}% of a step ({medians.index[0]}) to "
-        f"{shown(100 * medians.iloc[-1], 2)}% ({medians.index[-1]})."
-    )
+        said = f"Exposed communication took {first} of a step ({medians.index[0]})."
+    else:
+        said = (
+            f"Exposed communication took from {first} of a step ({medians.index[0]}) to {last} ({medians.index[-1]})."
+        )
+    return f"{said} {otherwise}".rstrip()
+
+
+def measured_exchange(study: Study) -> pd.DataFrame:
+    """Usable launches of several workers that measured steps with and without the exchange."""
+    return study.usable[(study.usable["workers"] > 1) & study.usable["exposed"].notna()]
+
+
+def left_out_sentence(launches: pd.DataFrame) -> str:
+    """Which launches are not shown under their name, since something else ran; empty where all ran as asked."""
+    otherwise = left_out(launches)
+    return f"Left out, since something else ran: {listed(otherwise, 6)}." if otherwise else ""
 
 
 def counts(study: Study) -> list[str]:

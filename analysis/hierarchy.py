@@ -19,10 +19,13 @@ def twins(study: Study) -> list[Pair]:
 
 
 def backends(study: Study, baseline: str = "ddp", candidate: str = "horovod") -> list[Pair]:
-    """Two back ends with the same all-reduce; the settings that only one of them has may differ."""
+    """Two back ends with the same all-reduce; the settings that only one of them has may differ.
+
+    A candidate over several transports is compared over each; a comparison at unequal ones says so or is refused.
+    """
     derived = compared.matched(
         study,
-        ("backend", "engine", "fusion_mb", "cycle_time_ms"),
+        ("backend", "engine", "transport", "fusion_mb", "cycle_time_ms"),
         lambda config: config.get("backend") == baseline,
         lambda config: config.get("backend") == candidate,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import tomllib
@@ -12,12 +13,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis import parity
+from analysis import parity, shape
 from analysis.text import clean, counted, number
 from hvdkan import record as records
 
 #: Settings that name outputs or guard a run; they change nothing of what is measured.
 NOT_WORK = frozenset({"record", "save", "label", "dry_run", "timeout_s", "simulate_nodes", "study", "variant", "name"})
+
+
+#: What is asked for, and may turn out otherwise.
+_CHOICES = ("allreduce", "engine", "transport")
 
 
 class ReportError(ValueError):
@@ -39,6 +44,11 @@ class Study:
         """Launches with a measurement: status ok and finite numbers."""
         return self.launches[self.launches["usable"]]
 
+    @property
+    def as_asked(self) -> pd.DataFrame:
+        """Usable launches in which ran what was asked for: no other may be shown under its variant's name."""
+        return as_asked(self.launches)
+
     def arm(self, name: str) -> pd.DataFrame:
         return self.launches[self.launches["arm"] == name]
 
@@ -48,10 +58,11 @@ def load(directory: Path) -> Study:
     if not directory.is_dir():
         raise ReportError(f"{directory}: no such directory; give the results directory of a study")
     plan = read_plan(directory / "plan.toml")
+    rows: list[dict] = []
     damaged: list[tuple[str, int, str]] = []
     try:
-        # One record at a time: a study's steps need not fit in memory, their medians do.
-        rows = [row_of(record) for record in records.stream(directory, damaged)]
+        for file in sorted(file for pattern in records.PATTERNS for file in directory.rglob(pattern) if file.is_file()):
+            damaged += _read(file, rows)
     except (records.SchemaError, OSError) as error:
         raise ReportError(str(error)) from None
     damaged = [(_relative(file, directory), line, reason) for file, line, reason in damaged]
@@ -60,6 +71,29 @@ def load(directory: Path) -> Study:
     launches, superseded = latest(frame(rows))
     name = plan.get("study") or listed_studies(launches) or directory.resolve().name
     return Study(name, launches, plan, damaged, superseded)
+
+
+def _read(file: Path, rows: list[dict]) -> list[tuple[str, int, str]]:
+    """Add a row for each record of a file; the lines of which none could be made, in order."""
+    damaged: list[tuple[str, int, str]] = []
+    odd: list[tuple[str, int, str]] = []
+    # One record at a time: a study's steps need not fit in memory, their medians do.
+    for place, record in enumerate(records.stream(file, damaged)):
+        try:
+            rows.append(row_of(record))
+        except shape.OddRecord as error:
+            odd.append((str(file), _line(file, place, damaged), str(error)))
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+            # Whatever else a stranger's record holds: it costs its own row, not the report.
+            odd.append((str(file), _line(file, place, damaged), f"no row can be made of it: {clean(error)}"))
+    return sorted(damaged + odd, key=lambda fault: fault[1])
+
+
+def _line(file: Path, place: int, damaged: list[tuple[str, int, str]]) -> int:
+    """The number of the line with the record that was read after ``place`` others."""
+    unread = {line for _, line, _ in damaged}
+    lines = enumerate(records._lines(file, []), start=1)
+    return next(itertools.islice((n for n, line in lines if line.strip() and n not in unread), place, None))
 
 
 def read_plan(path: Path) -> dict:
@@ -105,7 +139,11 @@ def listed_studies(launches: pd.DataFrame) -> str:
 
 
 def row_of(record: dict) -> dict:
-    """One record as a flat row; times in seconds, sizes in bytes, NaN where nothing was measured."""
+    """One record as a flat row; times in seconds, sizes in bytes, NaN where nothing was measured.
+
+    Raises :class:`analysis.shape.OddRecord` for one of which no row can be made.
+    """
+    shape.check(record)
     config = record["config"] or {}
     requested, effective = record["requested"] or {}, record["effective"] or {}
     error, ranks = record.get("error") or {}, record.get("ranks") or []
@@ -130,7 +168,10 @@ def row_of(record: dict) -> dict:
         "config": config,
         "requested": requested,
         "effective": effective,
-        "mismatch": mismatch(requested, effective, workers),
+        # A failed launch need not have come to know what runs; one with a measurement must say it.
+        "mismatch": mismatch(_asked(requested, config), effective, workers)
+        if effective or record["status"] == "ok"
+        else "",
         "backend": clean(config.get("backend", "")),
         "operator": clean(config.get("operator", "")),
         "placement": clean(record.get("placement") or ""),
@@ -162,15 +203,20 @@ def row_of(record: dict) -> dict:
     return row
 
 
+def _asked(requested: dict, config: dict) -> dict:
+    """What was asked for; what ``requested`` leaves out is asked for by the settings."""
+    return {key: config.get(key) if requested.get(key) is None else requested[key] for key in _CHOICES}
+
+
 def mismatch(requested: dict, effective: dict, workers: int) -> str:
     """How what ran differs from what was asked for, empty if it does not. ``auto`` and an unset value ask for nothing.
 
     An engine is asked for by name and may answer with its parameters, ``two_level`` with ``two_level(cross=ring)``.
     """
     if not effective:
-        return ""
+        return "what ran is not recorded"
     found = []
-    for key in ("allreduce", "engine", "transport"):
+    for key in _CHOICES:
         asked, ran = requested.get(key), effective.get(key)
         if asked in (None, "auto") or ran == asked:
             continue
@@ -178,7 +224,7 @@ def mismatch(requested: dict, effective: dict, workers: int) -> str:
             continue
         if key == "engine" and str(ran).split("(")[0] == str(asked).split("(")[0] and "(" not in str(asked):
             continue
-        found.append(f"{key} {asked} asked for, {ran} ran")
+        found.append(f"{key} {asked} asked for, {'what ran is not recorded' if ran is None else f'{ran} ran'}")
     reason = effective.get("reason")
     return clean("; ".join(found) + (f" ({reason})" if found and reason else ""))
 
@@ -200,9 +246,10 @@ def _array(values: object) -> np.ndarray:
     if not isinstance(values, list):
         return np.empty(0)
     try:
-        return np.array(values, dtype=float)
-    except (TypeError, ValueError):
+        found = np.array(values, dtype=float)
+    except (TypeError, ValueError, OverflowError):
         return np.full(len(values), math.nan)
+    return found if found.ndim == 1 else np.full(len(values), math.nan)
 
 
 def _median(values: np.ndarray) -> float:
@@ -240,6 +287,17 @@ def latest(launches: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """The last attempt of each (study, variant, cell, block), and how many earlier ones it replaced."""
     kept = launches.drop_duplicates(["study", "variant", "cell", "block"], keep="last").reset_index(drop=True)
     return kept, len(launches) - len(kept)
+
+
+def as_asked(launches: pd.DataFrame) -> pd.DataFrame:
+    """Usable launches in which ran what was asked for."""
+    return launches[launches["usable"] & (launches["mismatch"] == "")]
+
+
+def left_out(launches: pd.DataFrame) -> list[str]:
+    """Usable launches that :func:`as_asked` leaves out, each arm by name with what ran instead."""
+    otherwise = launches[launches["usable"] & (launches["mismatch"] != "")]
+    return sorted({f"{row.arm}: {row.mismatch}" for row in otherwise.itertuples()})
 
 
 def values(launches: pd.DataFrame, column: str) -> dict[tuple[str, int], float]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 from analysis import stats
-from analysis.comparisons import first_config
-from analysis.load import Study
+from analysis.comparisons import back_end, first_config
+from analysis.load import Study, work_key
 from analysis.scaling import Point
 from analysis.tables import Table
+
+#: Depend on where the ranks are, and not on the settings alone.
+_PLACED = ("exposed", "memory_bytes")
 
 
 def numbers() -> dict:
@@ -65,12 +69,12 @@ def _counted(value: float) -> int | None:
 
 
 def _stock(study: Study) -> dict[str, list[str]]:
-    """Arms that a number of the paper may stand beside, by back end and operator."""
+    """Arms that a number of the paper may stand beside, by back end (with the transport asked for) and operator."""
     found: dict[str, list[str]] = {}
-    for arm, rows in study.usable.groupby("arm", sort=True):
+    for arm, rows in study.as_asked.groupby("arm", sort=True):
         config = first_config(rows)
         if config.get("allreduce") == "stock" and config.get("operator") != "mlp":
-            found.setdefault(f"{config.get('backend')}, {config.get('operator')}", []).append(arm)
+            found.setdefault(f"{back_end(config)}, {config.get('operator')}", []).append(arm)
     return dict(sorted(found.items()))
 
 
@@ -81,9 +85,17 @@ def _point(points: list[Point], arms: list[str], placement: str, what: str) -> f
 
 
 def _median(study: Study, arms: list[str], placement: str, column: str, hidden: list[int] | None = None) -> float:
-    rows = study.usable[study.usable["arm"].isin(arms)]
+    """The median over launches of one set of settings; NaN where none fits or several do."""
+    rows = study.as_asked[study.as_asked["arm"].isin(arms)]
     if placement:
         rows = rows[rows["placement"] == placement]
     if hidden is not None:
         rows = rows[[config.get("hidden") == hidden for config in rows["config"]]]
-    return stats.summary(rows[column]).median
+    fitting = {_settings(row, column) for row in rows.itertuples()}
+    return stats.summary(rows[column]).median if len(fitting) == 1 else math.nan
+
+
+def _settings(row: NamedTuple, column: str) -> tuple:
+    """What must be one for a number to be given: a loss depends on the samples per step, others on the placement."""
+    where = (row.placement, row.simulated, row.emulated) if column in _PLACED else ()
+    return work_key(row.config), where, row.settings["global batch"] if column == "loss" else None

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from analysis.text import clean, compact
 
 _MISSING = "not recorded"
+_MPI = "MPI library"
 
 
 def settings(record: dict) -> dict[str, object]:
     """What must agree between two compared launches, by the name a refusal uses, in the order it looks."""
-    config = record["config"] or {}
+    config, environment = record["config"] or {}, record.get("environment") or {}
     return {
         "samples": config.get("samples"),
         "samples seen": _tuple(record.get("samples_seen")),
@@ -22,8 +23,8 @@ def settings(record: dict) -> dict[str, object]:
         "bytes on the wire": record.get("grad_bytes"),
         "dtype": config.get("dtype"),
         "trainable set": (record.get("parameters") or {}).get("trainable"),
-        "optimiser form": _optimiser(config),
-        "threads": (record.get("environment") or {}).get("threads", config.get("threads")),
+        "optimiser form": _optimiser(record, config),
+        "threads": environment.get("threads", config.get("threads")),
         "affinity": affinity(record.get("ranks") or []),
         "task": config.get("task"),
         "noise": config.get("noise"),
@@ -33,6 +34,11 @@ def settings(record: dict) -> dict[str, object]:
         "spline order": config.get("order"),
         "placement": record.get("placement"),
         "device": (record.get("ranks") or [{}])[0].get("device", config.get("device")),
+        # A study that is taken up again may meet another version of anything, or another machine.
+        "commit": _short(environment.get("commit")),
+        "torch version": environment.get("torch"),
+        "CPU model": environment.get("cpu"),
+        _MPI: environment.get("mpi"),
     }
 
 
@@ -41,8 +47,13 @@ def differences(one: dict[str, object], other: dict[str, object], allowed: Itera
     return [
         f"{name} ({_worded(value)} against {_worded(other.get(name))})"
         for name, value in one.items()
-        if name not in allowed and value != other.get(name)
+        if name not in allowed and value != other.get(name) and not _no_mpi(name, value, other)
     ]
+
+
+def _no_mpi(name: str, value: object, other: dict[str, object]) -> bool:
+    """A back end without MPI has no MPI library that could be another one."""
+    return name == _MPI and (value is None or other.get(name) is None)
 
 
 def affinity(ranks: list[dict]) -> tuple | None:
@@ -61,9 +72,15 @@ def affinity(ranks: list[dict]) -> tuple | None:
     return tuple(pattern)
 
 
-def _optimiser(config: dict) -> tuple:
-    names = ("optimizer", "optimiser", "learning_rate", "fused", "clip")
-    return tuple((name, config[name]) for name in names if name in config)
+def _optimiser(record: dict, config: dict) -> str:
+    rate = config.get("learning_rate")
+    return f"{record.get('optimizer') or _MISSING}, learning rate {_MISSING if rate is None else rate}"
+
+
+def _short(commit: object) -> object:
+    """The first digits of a commit, and whether files differed from it."""
+    digits, plus, changes = commit.partition("+") if isinstance(commit, str) else (commit, "", "")
+    return digits[:12] + plus + changes if isinstance(digits, str) else commit
 
 
 def _tuple(value: object) -> object:

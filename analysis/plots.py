@@ -191,7 +191,7 @@ def _label(axes, row: int, label: str, n: int, marks: tuple[str, ...]) -> None:
     ).set_in_layout(False)
 
 
-_SHORT = {"simulated nodes": "simulated", "emulated nodes": "emulated", "more ranks than cores": "oversubscribed"}
+_SHORT = {"simulated nodes": "simulated", "emulated nodes": "emulated", "more threads than cores": "oversubscribed"}
 
 
 def _rows(axes, n: int) -> None:

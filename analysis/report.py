@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from analysis.load import ReportError, Study, load
 from analysis.page import page
@@ -16,12 +17,17 @@ from analysis.tables import write_csv
 from analysis.text import clean, counted, listed
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ReportError(f"{message}; give the results directory of one study, as in results/quick")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0 when a report was made, also of a study that failed; 2 where there is nothing to report on."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.report", description=__doc__, allow_abbrev=False)
+    parser = _Parser(prog="python -m analysis.report", description=__doc__, allow_abbrev=False)
     parser.add_argument("directory", type=Path, help="results of one study, as in results/quick")
-    directory = parser.parse_args(arguments).directory
     try:
+        directory = parser.parse_args(arguments).directory
         study = load(directory)
         sections = build(study)
         path = write(directory, study, sections)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis import parity, stats
 from analysis.comparisons import first_config, marks
-from analysis.load import Study, values, work_key
+from analysis.load import Study, as_asked, left_out, values, work_key
 from analysis.text import listed, shown
 
 #: What more workers may change. With a batch per rank, steps and global batch follow their number.
@@ -103,9 +103,12 @@ def _points(study: Study, vary: tuple[str, ...], per_worker: bool) -> list[Point
 
 
 def _point(label: str, arm: str, rows: pd.DataFrame, base: pd.DataFrame | None, per_worker: bool) -> Point:
-    usable = rows[rows["usable"]]
-    rates = [rate for rate in values(rows, "samples_per_s").values() if math.isfinite(rate)]
     config, workers = first_config(rows), int(rows["workers"].max())
+    failed, otherwise = len(rows) - int(rows["usable"].sum()), listed(left_out(rows), 1)
+    # What was not asked for has no place in a series, not even with its absolute numbers. Only one worker, which
+    # exchanges nothing whatever was asked for, stays the reference, and says so.
+    kept = as_asked(rows) if workers > 1 else rows[rows["usable"]]
+    rates = [rate for rate in values(kept, "samples_per_s").values() if math.isfinite(rate)]
     plain = Point(
         series=label,
         arm=arm,
@@ -113,22 +116,24 @@ def _point(label: str, arm: str, rows: pd.DataFrame, base: pd.DataFrame | None, 
         workers=workers,
         nodes=int(rows["nodes"].max()),
         batch=_batch(config, rows),
-        n=len(usable),
-        failed=len(rows) - len(usable),
+        n=len(kept),
+        failed=failed,
         samples_per_s=stats.harmonic_mean(rates),
-        step_s=stats.summary(usable["step_s"]).median,
+        step_s=stats.summary(kept["step_s"]).median,
         marks=marks(rows),
     )
     allowed = (*_FOLLOWS_WORKERS, "samples", "samples seen") if per_worker else _FOLLOWS_WORKERS
-    reason = _reason(plain, rows, base, allowed)
+    left = f"left out, {otherwise}" if otherwise and workers > 1 else ""
+    reason = _reason(kept, otherwise, base, allowed)
     if reason:
-        return replace(plain, reason=reason)
+        return replace(plain, reason=reason, note="" if kept.empty else left)
     if workers == 1:
-        return replace(plain, speedup=1.0, efficiency=1.0, speedups=(1.0,) * len(rates), note="the reference")
+        note = "the reference" + (f"; one worker exchanges nothing ({otherwise})" if otherwise else "")
+        return replace(plain, speedup=1.0, efficiency=1.0, speedups=(1.0,) * len(rates), note=note)
     # paired_log_ratios is candidate over baseline: of rates, that is the speedup.
-    logs = list(stats.paired_log_ratios(values(base, "samples_per_s"), values(rows, "samples_per_s")).values())
+    logs = list(stats.paired_log_ratios(values(base, "samples_per_s"), values(kept, "samples_per_s")).values())
     if not logs:
-        return replace(plain, reason="no block holds both this and a one-worker run")
+        return replace(plain, reason="no block holds both this and a one-worker run", note=left)
     ratios = [math.exp(log) for log in logs]
     low, high = stats.interval(logs)
     speedup = stats.geometric_mean(ratios)
@@ -139,23 +144,19 @@ def _point(label: str, arm: str, rows: pd.DataFrame, base: pd.DataFrame | None, 
         high=math.exp(high),
         efficiency=speedup / workers,
         speedups=tuple(ratios),
-        note=ABOVE_IDEAL if speedup > workers else "",
+        note="; ".join(text for text in (ABOVE_IDEAL if speedup > workers else "", left) if text),
     )
 
 
-def _reason(point: Point, rows: pd.DataFrame, base: pd.DataFrame | None, allowed: tuple[str, ...]) -> str:
-    usable = rows[rows["usable"]]
-    if usable.empty:
-        return "no usable launch"
-    mismatches = sorted({text for text in usable["mismatch"] if text})
-    if mismatches and point.workers > 1:
-        return listed(mismatches, 1)
+def _reason(kept: pd.DataFrame, otherwise: str, base: pd.DataFrame | None, allowed: tuple[str, ...]) -> str:
+    if kept.empty:
+        return otherwise or "no usable launch"
     if base is None:
         return "no one-worker run with the same settings"
     if not base["usable"].any():
         return "no usable one-worker run"
     reference = base[base["usable"]]["settings"].iloc[0]
-    found = parity.differences(reference, usable["settings"].iloc[0], allowed)
+    found = parity.differences(reference, kept["settings"].iloc[0], allowed)
     return f"not the same work as the one-worker run: {listed(found)}" if found else ""
 
 

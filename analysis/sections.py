@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from analysis import comparisons, findings, hierarchy, paper, plots, scaling, stats, tables
 from analysis.comparisons import Result, first_config
-from analysis.load import Study
+from analysis.load import Study, as_asked
 from analysis.plots import Figure
 from analysis.tables import Table
 from analysis.text import clean, counted, listed
@@ -161,9 +161,11 @@ def _operators(study: Study, named: list[tuple[str, Result]], margin: float) -> 
     rows = []
     for arm in arms:
         group = study.arm(arm)
-        usable = group[group["usable"]]
+        usable = as_asked(group)
         label = f"{first_config(group).get('operator')} ({arm})"
         rows.append(plots.Row(label, [1e3 * v for v in usable["step_s"]], comparisons.marks(usable)))
+    otherwise = findings.left_out_sentence(study.usable[study.usable["arm"].isin(list(arms))])
+    section.text += [otherwise] if otherwise else []
     figure = plots.dots(rows, "operator-times", "Time of a training step", "step (ms)", log=True)
     section.figures += [figure] if figure else []
     return section
@@ -172,16 +174,19 @@ def _operators(study: Study, named: list[tuple[str, Result]], margin: float) -> 
 def _communication(study: Study) -> Section:
     section = Section("communication", "Exposed communication")
     table = tables.communication(study)
+    otherwise = findings.left_out_sentence(findings.measured_exchange(study))
     if not table.rows:
         section.text.append("n/a: no launch measured steps with and without the exchange.")
+        section.text += [otherwise] if otherwise else []
         return section
     section.text.append(
         "The share of a step that the exchange costs: (step with exchange - the same step without) / step with, "
         "measured by interleaved steps on a scratch copy of the model. Overlapped communication does not count."
     )
+    section.text += [otherwise] if otherwise else []
     rows = [
         plots.Row(arm, list(100 * group["exposed"]), comparisons.marks(group))
-        for arm, group in study.usable[study.usable["workers"] > 1].groupby("arm", sort=True)
+        for arm, group in as_asked(findings.measured_exchange(study)).groupby("arm", sort=True)
     ]
     figure = plots.dots(rows, "exposed", "Exposed communication", "% of a step")
     section.figures += [figure] if figure else []
@@ -190,11 +195,11 @@ def _communication(study: Study) -> Section:
 
 
 def _asked(study: Study) -> list[str]:
-    usable = study.launches[[bool(effective) for effective in study.launches["effective"]]]
-    wrong = usable[usable["mismatch"] != ""]
+    told = tables.told(study.launches)
+    wrong = told[told["mismatch"] != ""]
     if wrong.empty:
-        return [f"{counted(len(usable), 'launch')} told what ran: all as asked for."]
-    text = f"{len(wrong):,} of {counted(len(usable), 'launch')} did not run as asked for and count as nothing else: "
+        return [f"{counted(len(told), 'launch')} told what ran: all as asked for."]
+    text = f"{len(wrong):,} of {counted(len(told), 'launch')} did not run as asked for and count as nothing else: "
     return [text + listed(sorted({f"{row.arm}: {row.mismatch}" for row in wrong.itertuples()}), 6) + "."]
 
 
@@ -209,20 +214,33 @@ def _paper(study: Study, points: list[scaling.Point]) -> Section:
 
 def _method(study: Study, margin: float) -> Section:
     rows, usable = study.launches, len(study.usable)
+    otherwise = usable - len(study.as_asked)
     blocks = rows.loc[rows["block"] >= 0, "block"].nunique()
     text = [
         f"{counted(len(rows), 'launch')} in {counted(blocks, 'block')}; {usable} gave a measurement"
+        + (f", {otherwise} of them of something else than was asked for" if otherwise else "")
         + (f"; {counted(study.superseded, 'earlier attempt')} replaced by a later one" if study.superseded else "")
         + ". A launch is one start of the job and the unit of replication; a block is one launch of each variant.",
         "A step's time is the slowest rank's, after warm-up; a launch's is the median over its steps. Variants are "
         "compared by log ratios within a block: geometric mean, Student's t interval, exact sign-flip test, Holm's "
         f"adjustment over the plan's primary pairs only. A verdict takes {stats.MINIMUM_BLOCKS} blocks. Differences "
-        f"within {margin:.0%} do not matter in practice. Rates are averaged harmonically.",
+        f"within {margin:.0%} do not matter in practice: the verdict for an interval within them is no practical "
+        f"difference. {_equivalence(study)} Rates are averaged harmonically.",
     ]
     section = Section("method", "How it was measured, and what was not tested", text)
     section.points = _untested(study)
     section.tables = [tables.variants(study), tables.environments(study)]
     return section
+
+
+def _equivalence(study: Study) -> str:
+    family = len(comparisons.planned(study, "primary"))
+    if family < 2:
+        return "It is the 95% interval."
+    return (
+        f"For the {family} primary pairs it is one at level {1 - stats.ALPHA / family:.2%} (Bonferroni's adjustment), "
+        "wider than the 95% interval that is shown; for other pairs it is the 95% interval."
+    )
 
 
 def _untested(study: Study) -> list[str]:
@@ -244,7 +262,7 @@ def _untested(study: Study) -> list[str]:
     if usable["oversubscribed"].any():
         n = int(usable["oversubscribed"].sum())
         said.append(
-            f"Free cores: {counted(n, 'launch')} had more ranks than cores; the ranks waited for each other's turn."
+            f"Free cores: {counted(n, 'launch')} had more threads than cores; they waited for each other's turn."
         )
     if (usable["exclusive"] != "True").any():
         said.append("A quiet machine: it is not known that nothing else ran beside the launches.")

@@ -83,8 +83,18 @@ def interval(logs: Sequence[float], confidence: float = 0.95) -> tuple[float, fl
     n = len(logs)
     if n < 2:
         return math.nan, math.nan
-    half = stats.t.ppf((1 + confidence) / 2, n - 1) * logs.std(ddof=1) / math.sqrt(n)
+    half = _half_width(n, logs.std(ddof=1), confidence)
     return float(logs.mean() - half), float(logs.mean() + half)
+
+
+def _half_width(n: int, spread: float, confidence: float) -> float:
+    return stats.t.ppf((1 + confidence) / 2, n - 1) * spread / math.sqrt(n)
+
+
+def _widened(effect: Effect, confidence: float) -> tuple[float, float]:
+    """The interval of an effect's log ratio at another level."""
+    middle, half = math.log(effect.ratio), _half_width(effect.n, effect.spread, confidence)
+    return middle - half, middle + half
 
 
 def sign_flip_p(logs: Sequence[float]) -> float:
@@ -130,14 +140,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def decide(effect: Effect, *, margin: float = MARGIN, holm_p: float | None = None, family: int = 1) -> Effect:
     """The effect with its verdict. ``holm_p`` is given for a primary comparison, ``family`` is its family's size.
 
-    An interval inside the margin is no practical difference, significant or not. Faster and slower need both the exact
-    test (adjusted, in the family) and an interval that leaves out 1, so that sentence and figure cannot contradict.
+    An interval inside the margin is no practical difference, significant or not; in a family of m pairs that interval
+    is one at level 1 - ALPHA / m (Bonferroni), so that the family's equivalences hold together. Faster and slower need
+    both the exact test (adjusted, in the family) and a 95% interval that leaves out 1, so that sentence and figure
+    cannot contradict.
     """
     effect = replace(effect, holm=holm_p)
     if effect.n < MINIMUM_BLOCKS:
         return replace(effect, verdict=NO_VERDICT)
-    bound = 1 + margin
-    if effect.low >= 1 / bound and effect.high <= bound:
+    low, high = _widened(effect, 1 - ALPHA / family)
+    if low >= -math.log1p(margin) and high <= math.log1p(margin):
         return replace(effect, verdict=NO_DIFFERENCE)
     p = effect.p if holm_p is None else holm_p
     if p <= ALPHA and (effect.low > 1 or effect.high < 1):
@@ -148,13 +160,14 @@ def decide(effect: Effect, *, margin: float = MARGIN, holm_p: float | None = Non
 def blocks_to_settle(effect: Effect, margin: float = MARGIN, family: int = 1) -> int | None:
     """Blocks after which, if effect and spread stay as seen, a verdict is reached with 90% power; None above 1,000.
 
-    Either the effect is told from 1 (at the first Holm step of ``family``), or its interval fits within the margin.
+    Either the effect is told from 1 (at the first Holm step of ``family``), or its interval, at the family's level,
+    fits within the margin.
     """
     mean = abs(math.log(effect.ratio))
     n = np.arange(max(effect.n + 1, MINIMUM_BLOCKS), MOST_BLOCKS + 1)
     # The smallest p-value of n sign flips is 2 ** (1 - n): no effect is so large that fewer would do.
     detected = (2.0 ** (1 - n) <= ALPHA / family) & _reaches(n, effect.spread, mean, ALPHA / family)
-    enough = n[detected | _reaches(n, effect.spread, math.log1p(margin) - mean, ALPHA)]
+    enough = n[detected | _reaches(n, effect.spread, math.log1p(margin) - mean, ALPHA / family)]
     return int(enough[0]) if len(enough) else None
 
 
@@ -201,12 +214,3 @@ def summary(values: Sequence[float]) -> Summary:
         low=float(values.min()) if n > 1 else math.nan,
         high=float(values.max()) if n > 1 else math.nan,
     )
-
-
-def common_window(starts: Sequence[float], ends: Sequence[float], samples: Sequence[float]) -> float:
-    """Samples per second over the common window: all ranks' samples / (last end - first start); times in seconds.
-
-    Ranks that start late are idle time that the job paid for; adding up per-rank rates would hide it.
-    """
-    window = max(ends) - min(starts)
-    return float(sum(samples) / window) if window > 0 else math.nan

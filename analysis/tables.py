@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import stats
 from analysis.comparisons import Result, first_config
-from analysis.load import Study
+from analysis.load import Study, as_asked, left_out
 from analysis.scaling import Point
 from analysis.text import clean, compact, listed
 
@@ -101,20 +101,20 @@ def variants(study: Study) -> Table:
     columns = (
         "variant", "back end", "operator", "placement", "launches", "failed", "step (ms, median)", "lowest",
         "highest", "95th percentile step (ms)", "samples/s (harmonic mean)", "final training loss", "test loss",
-        "peak memory (MB)",
+        "peak memory (MB)", "remarks",
     )  # fmt: skip
     rows = []
     for arm, group in study.launches.groupby("arm", sort=True):
-        usable = group[group["usable"]]
-        step = stats.summary(usable["step_s"])
+        usable, shown = group[group["usable"]], as_asked(group)
+        step = stats.summary(shown["step_s"])
         config = first_config(group)
-        medians = (stats.summary(usable[c]).median for c in ("step_p95_s", "loss", "test_loss", "memory_bytes"))
+        medians = (stats.summary(shown[c]).median for c in ("step_p95_s", "loss", "test_loss", "memory_bytes"))
         p95, loss, test_loss, memory = medians
-        rate = stats.harmonic_mean(usable["samples_per_s"].dropna())
+        rate = stats.harmonic_mean(shown["samples_per_s"].dropna())
         rows.append((
-            arm, config.get("backend"), config.get("operator"), max(group["placement"]), len(usable),
+            arm, config.get("backend"), config.get("operator"), max(group["placement"]), len(shown),
             len(group) - len(usable), 1e3 * step.median, 1e3 * step.low, 1e3 * step.high, 1e3 * p95, rate, loss,
-            test_loss, memory / 1e6,
+            test_loss, memory / 1e6, "; ".join(f"left out, {text}" for text in left_out(group)),
         ))  # fmt: skip
     return Table("variants", "All variants in absolute numbers; medians over launches.", columns, rows)
 
@@ -123,17 +123,14 @@ def communication(study: Study) -> Table:
     """Exposed communication: (step with exchange - step without) / step with, measured in the same launch."""
     columns = (
         "variant", "placement", "launches", "exposed (%, median)", "lowest", "highest", "step with exchange (ms)",
-        "step without (ms)", "in the exchange (ms)", "waiting for others (ms)", "remarks",
+        "step without (ms)", "in the exchange (ms)", "waiting for others (ms)",
     )  # fmt: skip
     rows = []
-    for arm, group in study.usable[study.usable["exposed"].notna()].groupby("arm", sort=True):
+    for arm, group in study.as_asked[study.as_asked["exposed"].notna()].groupby("arm", sort=True):
         exposed = stats.summary(100 * group["exposed"])
         times = ("exposed_with_s", "exposed_without_s", "exchange_s", "wait_s")
         medians = [1e3 * stats.summary(group[column]).median for column in times]
-        remarks = "; ".join(sorted({text for text in group["mismatch"] if text}))
-        rows.append(
-            (arm, max(group["placement"]), exposed.n, exposed.median, exposed.low, exposed.high, *medians, remarks)
-        )
+        rows.append((arm, max(group["placement"]), exposed.n, exposed.median, exposed.low, exposed.high, *medians))
     caption = "Exposed communication. Slightly negative values are noise and are kept."
     return Table("communication", caption, columns, rows)
 
@@ -146,7 +143,7 @@ def requested(study: Study) -> Table:
     )  # fmt: skip
     rows = []
     for arm, group in study.launches.groupby("arm", sort=True):
-        ran = group[[bool(effective) for effective in group["effective"]]]
+        ran = told(group)
         asked = next((r for r in group["requested"] if r), {})
         seen = {key: _seen(ran, key) for key in ("allreduce", "engine", "transport", "reason")}
         evidence = next((e["evidence"] for e in ran["effective"] if e.get("evidence")), None)
@@ -157,6 +154,11 @@ def requested(study: Study) -> Table:
             compact(evidence, 240) if evidence else "none recorded",
         ))  # fmt: skip
     return Table("requested", "What was requested and what ran.", columns, rows)
+
+
+def told(launches: pd.DataFrame) -> pd.DataFrame:
+    """Launches that told what ran, and those with a measurement that did not."""
+    return launches[[bool(row.effective) or bool(row.mismatch) for row in launches.itertuples()]]
 
 
 def _seen(rows: pd.DataFrame, key: str) -> str:

@@ -11,7 +11,10 @@ NOT_AVAILABLE = "n/a"
 
 def number(value: object) -> float:
     """A float, NaN for anything that is not a number (booleans included)."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number that no float can hold
+        return math.nan
 
 
 def shown(value: object, digits: int = 3) -> str:

@@ -110,6 +110,79 @@ def test_equal_transports_are_compared(make, study):
     assert comparisons.compare(loaded, pair).notes == ("both over gloo",)
 
 
+def gloo(make, name, block=1, **changes):
+    """Horovod with its transport set to Gloo."""
+    made = make(name, block, config_transport="gloo", **changes)
+    made["requested"]["transport"] = made["effective"]["transport"] = "gloo"
+    return made
+
+
+def test_horovod_is_compared_over_each_transport_and_each_is_labelled(make, study):
+    two = {"workers": 2, "nodes": None}
+    made = [make(f"{name}-2", block, config_transport="auto", **two) for name in ("horovod", "ddp") for block in (1, 2)]
+    made += [gloo(make, "horovod-gloo-2", block, **two) for block in (1, 2)]
+    loaded = study(made)
+    pairs = hierarchy.backends(loaded)
+    assert [(pair.baseline, pair.candidate) for pair in pairs] == [("ddp-2", "horovod-2"), ("ddp-2", "horovod-gloo-2")]
+    results = comparisons.judged([comparisons.compare(loaded, pair) for pair in pairs])
+    named = findings.labels(loaded, results)
+    assert [label for label, _ in named] == ["horovod / ddp, stock on 2G1N", "horovod over gloo / ddp, stock on 2G1N"]
+    assert [result.notes[-1] for result in results] == ["transports differ: mpi against gloo", "both over gloo"]
+    said = [findings.comparison(label, result, loaded) for label, result in named]
+    assert "horovod stock on 2G1N took 1.00 times the step time of ddp stock (" in said[0]
+    assert "horovod over gloo stock on 2G1N took 1.00 times the step time of ddp stock (" in said[1]
+
+
+def test_a_scheduled_all_reduce_is_compared_at_equal_transport_only(make, study):
+    made = [make("ddp-flat", 1, config_transport="auto"), make("horovod-flat", 1, config_transport="auto")]
+    loaded = study([*made, gloo(make, "horovod-gloo-flat")])
+    results = {pair.candidate: comparisons.compare(loaded, pair) for pair in hierarchy.backends(loaded)}
+    assert results["horovod-gloo-flat"].notes == ("both over gloo",)
+    assert results["horovod-flat"].refusal == "transports differ (mpi against gloo)"
+
+
+def test_the_nearest_of_several_baselines_has_the_same_transport(make, study):
+    over_mpi = make("ddp-a-2", 1, workers=2, nodes=None, config_transport="mpi")
+    over_mpi["requested"]["transport"] = over_mpi["effective"]["transport"] = "mpi"
+    over_gloo = make("ddp-b-2", 1, workers=2, nodes=None)
+    loaded = study([over_mpi, over_gloo, gloo(make, "horovod-gloo-2", workers=2, nodes=None)])
+    assert [pair.baseline for pair in hierarchy.backends(loaded)] == ["ddp-b-2"]
+
+
+def test_pairs_that_share_a_short_name_are_told_apart_by_their_own(make, study):
+    made = []
+    for width in (32, 64):
+        made += [
+            make(f"{name}-1-{width}", 1, workers=1, nodes=None, config_hidden=[width]) for name in ("horovod", "ddp")
+        ]
+    loaded = study(made)
+    results = comparisons.judged([comparisons.compare(loaded, pair) for pair in hierarchy.backends(loaded)])
+    said = [findings.comparison(label, result, loaded) for label, result in findings.labels(loaded, results)]
+    assert "horovod-1-32 took 1.00 times the step time of ddp-1-32 (" in said[0]
+
+
+def calls(*names):
+    seen = [f"{name} over {4 - place}: {1440 - place}" for place, name in enumerate(names)]
+    return {"allreduce": "flat", "engine": "two_level", "transport": "mpi", "evidence": {"calls": seen}}
+
+
+@pytest.mark.parametrize(
+    ("flat", "hierarchical", "noted"),
+    [
+        (("scatter", "allreduce", "gather"), ("scatter", "allreduce", "gather"), None),
+        (("scatter", "allreduce", "gather"), ("allreduce", "allreduce", "gather"),
+         "calls differ (allreduce, allreduce, gather against scatter, allreduce, gather), so these are no exact twins"),
+        (("scatter",), (), None),
+    ],
+)  # fmt: skip
+def test_twins_whose_calls_differ_are_no_exact_ones(make, study, flat, hierarchical, noted):
+    made = both(make, flat={"effective": calls(*flat)})
+    for record in made:
+        if record["variant"] == "mpi-hierarchical":
+            record["effective"] = calls(*hierarchical) | {"allreduce": "hierarchical"}
+    assert comparisons.compare(study(made), TWINS).notes == ((noted,) if noted else ())
+
+
 def test_operators_are_compared_with_pykan(quick, study):
     loaded = study(quick())
     (pair,) = hierarchy.operators(loaded)
@@ -124,7 +197,7 @@ def test_what_pykan_trains_besides_is_noted_on_one_worker_and_refused_on_more(ma
         (pair,) = hierarchy.operators(loaded)
         result = comparisons.compare(loaded, pair)
         if workers == 1:
-            assert result.notes == ("trainable set (1,440 against 1,824)",)
+            assert result.notes == ("spline trains 1,440 parameters and pykan trains 1,824 parameters",)
         else:
             assert "bytes on the wire (5,760 against 7,296)" in result.refusal
 
@@ -167,7 +240,7 @@ def test_a_planned_pair_without_a_record_is_named_by_its_plan(make, study):
 def test_simulated_nodes_are_never_a_network(make, study):
     result = comparisons.judged([comparisons.compare(study(both(make)), TWINS)])[0]
     assert result.world.startswith("on 2 simulated nodes of one host - says nothing about a network")
-    assert result.marks == ("simulated nodes", "more ranks than cores")
+    assert result.marks == ("simulated nodes", "more threads than cores")
 
 
 @pytest.mark.parametrize(
@@ -187,8 +260,8 @@ def test_the_sentence_of_few_blocks(make, study):
     result = comparisons.judged([comparisons.compare(loaded, TWINS)])[0]
     sentence = findings.comparison("mpi", result, loaded)
     assert sentence.startswith(
-        "no verdict possible from 3 blocks (8 are needed): mpi hierarchical took 1.10 times its flat twin's step time "
-        "(4.41 against 4.00 ms), 95% interval 1.10 to 1.10, faster in 0 of 3 pairs, on 2 simulated nodes"
+        "no verdict possible from 3 blocks (8 are needed): mpi hierarchical on 4G2N took 1.10 times its flat twin's "
+        "step time (4.41 against 4.00 ms), 95% interval 1.10 to 1.10, faster in 0 of 3 pairs, on 2 simulated nodes"
     )
 
 
@@ -210,7 +283,7 @@ def test_the_sentence_of_enough_blocks_has_a_verdict(make, study):
     loaded = study(both(make, blocks=8, ratio=0.8))
     result = comparisons.judged([comparisons.compare(loaded, TWINS)])[0]
     sentence = findings.comparison("mpi", result, loaded)
-    assert sentence.startswith("faster (8 blocks): mpi hierarchical took 0.804 times")
+    assert sentence.startswith("faster (8 blocks): mpi hierarchical on 4G2N took 0.804 times")
     assert "exploratory, faster in 8 of 8 pairs" in sentence
 
 

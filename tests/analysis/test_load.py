@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from analysis.load import ReportError, load, mismatch, row_of
+from analysis.load import ReportError, left_out, load, mismatch, row_of
 from hvdkan import record as records
 
 
@@ -92,8 +92,70 @@ def test_what_no_report_can_be_made_from_is_one_line(tmp_path, content, said):
         ({"transport": "mpi"}, {"transport": "gloo"}, 4, "transport mpi asked for, gloo ran"),
         ({"allreduce": "stock"}, {"allreduce": "none"}, 1, ""),
         ({"allreduce": "stock"}, {"allreduce": "none"}, 2, "allreduce stock asked for, none ran"),
-        ({"allreduce": "flat"}, {}, 4, ""),
+        ({"allreduce": "flat"}, {}, 4, "what ran is not recorded"),
+        ({"allreduce": "flat"}, {"engine": "x"}, 4, "allreduce flat asked for, what ran is not recorded"),
+        ({"allreduce": "stock", "engine": "auto"}, {"allreduce": "none", "engine": "none", "transport": "none"}, 1, ""),
     ],
 )  # fmt: skip
 def test_what_ran_against_what_was_asked_for(asked, ran, workers, found):
     assert mismatch(asked, ran, workers) == found
+
+
+def test_a_measurement_that_does_not_say_what_ran_is_not_as_asked(make, fail, study):
+    made = [make(block=1), make(block=2, effective=None), make(block=3, effective={}), fail(block=4)]
+    loaded = study(made)
+    assert list(loaded.as_asked["block"]) == [1]
+    assert left_out(loaded.launches) == ["mpi-flat: what ran is not recorded"]
+    # A launch that failed before it knew is a failure, and no more.
+    assert list(loaded.launches["mismatch"][loaded.launches["block"] == 4]) == [""]
+
+
+def test_a_record_that_leaves_out_what_was_requested_asked_by_its_settings(make):
+    row = row_of(make("mpi-hierarchical", ran="flat", requested={}))
+    assert row["mismatch"] == "allreduce hierarchical asked for, flat ran"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"exposed": [1]}, "exposed is [1]; it must be an object"),
+        ({"parameters": [1]}, "parameters is [1]; it must be an object"),
+        ({"parameters": {"trainable": [1]}}, "parameters.trainable is [1]; it must be a number"),
+        ({"environment": "x"}, "environment is 'x'; it must be an object"),
+        ({"ranks_per_host": 5}, "ranks_per_host is 5; it must be an object"),
+        ({"epoch_loss": 5}, "epoch_loss is 5; it must be a list"),
+        ({"exchange_s": {"a": 1}}, "exchange_s is {'a': 1}; it must be a list"),
+        ({"samples_seen": 5}, "samples_seen is 5; it must be a list"),
+        ({"ranks": "x"}, "ranks is 'x'; it must be a list"),
+        ({"ranks": [1]}, "ranks holds 1; it must hold objects"),
+        ({"ranks": [{"rank": 0, "cores": 5}]}, "ranks: cores is 5; it must be a list"),
+        (
+            {"ranks": [{"rank": 0, "cores": [0]}, {"rank": "x", "cores": [0]}]},
+            "ranks: rank is 'x'; it must be a number",
+        ),
+        ({"ranks": [{"rank": 0, "host": ["x"], "cores": [0]}]}, "ranks: host is ['x']; it must be a text"),
+        ({"ranks": [{"rank": 0, "host": "a", "cores": [[0]]}]}, "no row can be made of it: "),
+        ({"batch_per_rank": [1000]}, "batch_per_rank is [1000]; it must be a number"),
+        ({"config_samples": "many"}, "config.samples is 'many'; it must be a number"),
+        ({"config_global_batch_size": 10**400}, "config.global_batch_size is 1000"),
+    ],
+)
+def test_an_odd_record_is_a_damaged_line_and_the_others_are_read(make, save, change, said):
+    directory = save([make("mpi-flat", 1)])
+    lines = [b"", b"{torn\n", records.encode(make("mpi-flat", 2)), b"\n", records.encode(make("mpi-flat", 3, **change))]
+    (directory / "records" / "odd.jsonl").write_bytes(b"".join([*lines, records.encode(make("mpi-flat", 4))]))
+    loaded = load(directory)
+    assert sorted(loaded.launches["block"]) == [1, 2, 4]
+    assert [(file, line) for file, line, _ in loaded.damaged] == [("records/odd.jsonl", 1), ("records/odd.jsonl", 4)]
+    assert loaded.damaged[1][2].startswith(said) and "\n" not in loaded.damaged[1][2]
+
+
+def test_a_study_of_odd_records_only_is_refused_by_the_first(make, save):
+    with pytest.raises(ReportError, match=r"1 damaged line, first records/00000.jsonl:1: exposed is \[1\]"):
+        load(save([make(exposed=[1])]))
+
+
+def test_numbers_that_no_float_holds_are_no_numbers(make):
+    row = row_of(make(step_s=0.004) | {"step_s": [0.004, 10**400], "peak_memory_bytes": 10**400})
+    assert row["why_not"] == "a step time is not a positive number" and math.isnan(row["memory_bytes"])
+    assert not row_of(make() | {"step_s": [[0.004], [0.004]]})["usable"]

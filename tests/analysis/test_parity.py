@@ -2,6 +2,8 @@ import pytest
 
 from analysis.parity import affinity, differences, settings
 
+SAME = {"torch": "2.13.0", "threads": 1, "cpu": "a CPU"}
+
 
 @pytest.mark.parametrize(
     ("change", "named"),
@@ -14,13 +16,20 @@ from analysis.parity import affinity, differences, settings
         ({"grad_bytes": 10904}, "bytes on the wire (10,904 against 5,760)"),
         ({"config_dtype": "float64"}, "dtype (float64 against float32)"),
         ({"parameters": {"all": 2726, "trainable": 1824}}, "trainable set (1,824 against 1,440)"),
-        ({"config_learning_rate": 0.1}, "optimiser form (learning_rate 0.1 against learning_rate 0.01)"),
-        ({"environment": {"threads": 2}}, "threads (2 against 1)"),
+        ({"config_learning_rate": 0.1},
+         "optimiser form (not recorded, learning rate 0.1 against not recorded, learning rate 0.01)"),
+        ({"optimizer": "Adam fused"},
+         "optimiser form (Adam fused, learning rate 0.01 against not recorded, learning rate 0.01)"),
+        ({"environment": SAME | {"threads": 2}}, "threads (2 against 1)"),
         ({"ranks": []}, "affinity (not recorded against 0 1, 0 1, 0 1, 0 1)"),
         ({"config_hidden": [64]}, "hidden (64 against 32)"),
+        ({"environment": SAME | {"torch": "2.14.0"}}, "torch version (2.14.0 against 2.13.0)"),
+        ({"environment": SAME | {"cpu": "another"}}, "CPU model (another against a CPU)"),
+        ({"environment": SAME | {"commit": "0123456789abcdef+changes"}},
+         "commit (0123456789ab+changes against not recorded)"),
         ({"placement": "4G4N"}, "placement (4G4N against 4G2N)"),
     ],
-)
+)  # fmt: skip
 def test_each_setting_is_named_with_both_values(make, change, named):
     assert differences(settings(make(**change)), settings(make())) == [named]
 
@@ -28,6 +37,14 @@ def test_each_setting_is_named_with_both_values(make, change, named):
 def test_the_same_work_has_no_difference(make):
     one, other = settings(make("horovod-flat")), settings(make("ddp-flat", block=2, step_s=1.0))
     assert differences(one, other) == []
+
+
+def test_mpi_libraries_are_compared_where_both_have_one(make):
+    one, other, none = (
+        settings(make(environment=SAME | {"mpi": mpi})) for mpi in ("Open MPI v5.0.11", "MPICH 4.2", None)
+    )
+    assert differences(one, other) == ["MPI library (Open MPI v5.0.11 against MPICH 4.2)"]
+    assert differences(one, none) == differences(none, one) == differences(none, settings(make())) == []
 
 
 def test_allowed_differences_are_not_named(make):

@@ -26,10 +26,10 @@ def test_nothing_to_draw_is_no_figure():
 
 
 def test_marks_stand_in_the_figure_and_its_caption():
-    marks = ("simulated nodes", "more ranks than cores", "emulated nodes")
+    marks = ("simulated nodes", "more threads than cores", "emulated nodes")
     figure = plots.dots([plots.Row("a", [1.0], marks)], "f", "Times", "ms")
     assert all(word in texts(figure) for word in ("simulated", "oversubscribed", "emulated"))
-    assert "With emulated nodes, more ranks than cores and simulated nodes." in figure.caption
+    assert "With emulated nodes, more threads than cores and simulated nodes." in figure.caption
 
 
 def test_a_forest_of_one_launch_and_of_extremes(make, study):

@@ -70,7 +70,9 @@ def test_the_whole_report(quick, plan, save, capsys):
     assert "42 launches of 14 variants" in page.text
     out = capsys.readouterr().out.splitlines()
     assert out[-1] == str(directory / "report.html")
-    assert out[0].startswith("- no verdict possible from 3 blocks (8 are needed): horovod hierarchical took 1.1")
+    assert out[0].startswith(
+        "- no verdict possible from 3 blocks (8 are needed): horovod hierarchical on 4G2N took 1.1"
+    )
 
 
 def test_the_page_stands_alone_and_can_be_read_aloud(quick, plan, save):
@@ -88,7 +90,7 @@ def test_the_page_stands_alone_and_can_be_read_aloud(quick, plan, save):
         assert len(root[0].text) > 20
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", page.source)
     assert all(re.search(r"Rests on \d+ launches", caption) for caption in captions) and len(captions) == 7
-    assert captions[1].endswith("Rests on 18 launches. With more ranks than cores and simulated nodes.")
+    assert captions[1].endswith("Rests on 18 launches. With more threads than cores and simulated nodes.")
 
 
 def test_the_numbers_are_those_of_a_short_script(quick, plan, save):
@@ -199,6 +201,82 @@ def test_what_ran_otherwise_is_shown_and_not_compared(make, save):
     assert rows["mpi-flat"]["evidence"] == "steps: reduce_scatter, allreduce, allgather"
 
 
+def test_what_ran_otherwise_is_nowhere_shown_under_its_name(make, save):
+    """One number that stands for nothing else would be seen wherever it came to be shown."""
+    otherwise = {"ran": "flat", "config_operator": "pykan", "epoch_loss": [0.77777], "test_loss": 0.77777}
+    otherwise |= {"peak_memory_bytes": 777770000, "nodes": None}
+    shares = {"with_s": 0.004, "without_s": 0.001, "fraction": 0.77777, "steps": 20}
+    made_ = [make("mpi-flat", block) for block in (1, 2)]
+    for workers in (1, 2):
+        name = f"mpi-hierarchical-{workers}"
+        made_.append(make(name, 1, 0.0077777, workers=workers, exposed=shares, **otherwise))
+    directory = save(made_)
+    page = made(directory)
+    for path in (directory / "tables").iterdir():
+        assert path.name == "scaling.csv" or "7777" not in path.read_text(encoding="utf-8"), path.name
+    # The reference of a series is one worker's, which exchanges nothing whatever was asked for, and says so.
+    rows = {row["variant"]: row for row in table(directory, "scaling")}
+    assert "one worker exchanges nothing (mpi-hierarchical-1: " in rows["mpi-hierarchical-1"]["remarks"]
+    assert rows["mpi-hierarchical-2"]["step (ms, median)"] == rows["mpi-hierarchical-2"]["samples/s (harmonic mean)"]
+    assert rows["mpi-hierarchical-2"]["step (ms, median)"] == "n/a"
+    left = "mpi-hierarchical-2: allreduce hierarchical asked for, flat ran"
+    assert page.text.count(f"Left out, since something else ran: {left}.") == 2  # finding and section
+    assert "Exposed communication took 25% of a step (mpi-flat)" in page.text
+    assert "4 gave a measurement, 2 of them of something else than was asked for" in page.text
+    rows = {row["variant"]: row for row in table(directory, "variants")}
+    assert rows["mpi-hierarchical-2"]["remarks"] == f"left out, {left}"
+    assert (rows["mpi-hierarchical-2"]["launches"], rows["mpi-hierarchical-2"]["failed"]) == ("0", "0")
+    assert not [svg for svg in page.svgs if "hierarchical-2" in svg]
+
+
+def test_nothing_but_launches_that_ran_otherwise_gives_no_share_of_a_step(make, save):
+    page = made(save([make("mpi-hierarchical", 1, ran="flat")]))
+    assert "Exposed communication: n/a. Left out, since something else ran: mpi-hierarchical" in page.text
+
+
+def test_operators_that_ran_otherwise_are_not_in_the_figure(make, save):
+    made_ = [make("mpi-a", 1, workers=1, nodes=None), make("mpi-b", 1, workers=1, nodes=None, config_operator="pykan")]
+    made_.append(make("mpi-b", 2, workers=1, nodes=None, config_operator="pykan") | {"effective": {}})
+    page = made(save(made_))
+    assert "Left out, since something else ran: mpi-b: what ran is not recorded." in page.text
+    (figure,) = [c for c in re.findall(r"<figcaption>(.*?)</figcaption>", page.source) if "training step" in c]
+    assert "Rests on 2 launches." in figure
+
+
+def test_a_measurement_that_does_not_say_what_ran_is_counted(make, save):
+    directory = save([make("mpi-flat", 1), make("mpi-flat", 2, effective=None)])
+    assert (
+        "1 of 2 launches did not run as asked for and count as nothing else: mpi-flat: what ran is not"
+        in made(directory).text
+    )
+    (row,) = table(directory, "requested")
+    assert row["as asked (launches)"] == "1 of 2"
+
+
+def test_the_transport_asked_for_is_shown(make, save):
+    record = make("horovod-2", 1, workers=2, nodes=None, config_transport="gloo")
+    record["requested"]["transport"] = "gloo"
+    directory = save([record])
+    made(directory)
+    (row,) = table(directory, "requested")
+    assert (row["transport asked"], row["transport ran"], row["as asked (launches)"]) == ("gloo", "mpi", "0 of 1")
+
+
+def test_an_odd_record_costs_its_own_line_and_not_the_report(make, save):
+    directory = save([make("mpi-flat", 1), make("mpi-flat", 2, exposed=[1])])
+    assert "1 line of the records could not be read" in made(directory).text
+    (row,) = table(directory, "damaged")
+    assert (row["file"], row["line"]) == ("records/00001.jsonl", "1")
+    assert row["reason"] == "exposed is [1]; it must be an object"
+
+
+def test_the_method_names_the_level_of_equivalence(quick, plan, save):
+    assert (
+        "For the 3 primary pairs it is one at level 98.33% (Bonferroni's adjustment)" in made(save(quick(), plan)).text
+    )
+    assert "difference. It is the 95% interval." in made(save(quick(), "study = 's'\n")).text
+
+
 def test_a_weak_study_with_unequal_loads_loses_the_label(make, save):
     made_ = [make(f"mpi-{n}g", 1, workers=n, nodes=None, study="weak-scaling") for n in (1, 2)]
     page = made(save(made_))
@@ -244,6 +322,37 @@ def test_the_paper_stands_beside_and_is_another_machines(quick, plan, save):
     assert rows["parameters at width 32, frozen ones included"]["ours: horovod, pykan"] == "2726"
 
 
+def test_a_number_beside_the_papers_is_of_one_set_of_settings(make, save):
+    def beside(*more):
+        directory = save([make("ddp-1g", 1, workers=1, nodes=None), *more])
+        made(directory)
+        rows = {row["quantity"]: row["ours: ddp, spline"] for row in table(directory, "paper")}
+        what = ("final training loss at width 32", "peak memory at width 32 (GB; the paper's of a GPU)",
+                "parameters at width 32, frozen ones included", "communication at 2G1N (% of a step)")  # fmt: skip
+        return [rows[name] for name in what]
+
+    assert beside() == ["0.02", "0.4", "2726", "n/a"]
+    two = {"workers": 2, "nodes": None}
+    # Another placement: memory is of one, and with a batch per rank the loss too.
+    assert beside(make("ddp-2g", 1, **two)) == ["n/a", "n/a", "2726", "25"]
+    assert beside(make("ddp-2g", 1, **two) | {"global_batch": 1000}) == ["0.02", "n/a", "2726", "25"]
+    # Other epochs are other settings.
+    assert beside(make("ddp-long", 1, workers=1, nodes=None, config_epochs=9)) == ["n/a"] * 4
+    assert beside(make("ddp-2g", 1, **two), make("ddp-2l", 1, config_epochs=9, **two))[3] == "n/a"
+    # Launches of the same settings are pooled.
+    assert beside(make("ddp-1g", 2, workers=1, nodes=None, epoch_loss=[0.04]))[0] == "0.03"
+    # What ran otherwise is not ours either.
+    other = make("ddp-1g", 2, workers=1, nodes=None, epoch_loss=[0.04], ran="flat")
+    assert beside(other)[0] == "0.02"
+    # Another transport is a column of its own.
+    assert beside(make("ddp-gloo", 1, workers=1, nodes=None, config_transport="gloo")) == ["0.02", "0.4", "2726", "n/a"]
+
+
+def test_the_papers_numbers_stand_on_their_own():
+    text = (Path(report.__file__).parent / "paper.toml").read_text(encoding="utf-8")
+    assert ".md" not in text
+
+
 def test_a_second_report_leaves_nothing_of_the_first(make, fail, save):
     directory = save([make("mpi-flat", 1), fail("mpi-flat", 2)])
     made(directory)
@@ -265,6 +374,20 @@ def test_the_command_line(make, save):
     assert done.stdout.endswith(f"{directory / 'report.html'}\n")
     done = command(directory / "none")
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "required: directory"),
+        (["a", "b"], "unrecognized arguments: b"),
+        (["--margin", "0.1", "a"], "unrecognized arguments: --margin"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_status_2(capsys, arguments, said):
+    assert report.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and said in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("content", ["directory", "records", "schema"])

@@ -94,6 +94,15 @@ def test_what_ran_otherwise_has_no_efficiency(make, study):
     made = [make(names[n], 1, workers=n, nodes=None, ran="flat") for n in (1, 2)]
     point = by_placement(scaling.strong(study(made)))["2G1N"]
     assert math.isnan(point.efficiency) and "hierarchical asked for, flat ran" in point.reason
+    assert math.isnan(point.samples_per_s) and math.isnan(point.step_s) and point.n == point.failed == 0
+
+
+def test_launches_that_ran_otherwise_are_left_out_of_a_point(make, study):
+    made = [run(make, 1, block=1), run(make, 1, block=2), run(make, 2, 0.004, 1), run(make, 2, 0.001, 2, ran="flat")]
+    point = by_placement(scaling.strong(study(made)))["2G1N"]
+    assert (point.n, point.failed, point.speedups) == (1, 0, pytest.approx((2,)))
+    assert point.samples_per_s == pytest.approx(500_000) and point.step_s == 0.004
+    assert point.note == "left out, horovod-2g: allreduce stock asked for, flat ran"
 
 
 def test_other_work_in_a_series_is_refused(make, study):

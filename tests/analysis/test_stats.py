@@ -96,6 +96,30 @@ def test_the_margin_is_the_readers():
     assert effect_of(logs, margin=0.10).verdict == stats.NO_DIFFERENCE
 
 
+def test_equivalence_in_a_family_takes_a_wider_interval():
+    logs = [0.012, -0.012] * 4
+    effect = effect_of(logs)
+    # Half widths by hand, with 7 degrees of freedom: 95% within the margin of log 1.02 = 0.0198, 1 - 0.05 / 40 without.
+    spread = 0.012 * math.sqrt(8 / 7)
+    assert math.log(effect.high) == pytest.approx(2.364624 * spread / math.sqrt(8), rel=1e-6)
+    assert scipy_stats.t.ppf(1 - 0.05 / 80, 7) * spread / math.sqrt(8) > math.log(1.02)
+    assert effect.verdict == stats.NO_DIFFERENCE
+    family = effect_of(logs, holm_p=1.0, family=40)
+    assert family.verdict == stats.INCONCLUSIVE and (family.low, family.high) == (effect.low, effect.high)
+    # More blocks narrow it again, and what would settle it is counted at the family's level.
+    assert family.blocks_needed == stats.blocks_to_settle(effect, family=40) > stats.blocks_to_settle(effect)
+    assert effect_of([0.012, -0.012] * (family.blocks_needed // 2 + 1), family=40).verdict == stats.NO_DIFFERENCE
+
+
+def test_equivalence_holds_together_over_a_family():
+    """10 pairs that differ by just the margin: some pair is called equivalent in at most 5% of studies."""
+    generator, studies, wrong = np.random.default_rng(4), 300, 0
+    for _ in range(studies):
+        effects = [effect_of(math.log(1.0201) + 0.004 * generator.standard_normal(8), family=10) for _ in range(10)]
+        wrong += any(effect.verdict == stats.NO_DIFFERENCE for effect in effects)
+    assert wrong / studies <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / studies)
+
+
 def test_blocks_to_settle_have_the_power_they_promise():
     effect = stats.Effect(n=8, ratio=math.exp(0.05), low=0.9, high=1.2, spread=0.08, p=0.1, wins=3)
     needed = stats.blocks_to_settle(effect)
@@ -146,12 +170,6 @@ def test_means():
     assert stats.geometric_mean([2, 0.5, 8]) == pytest.approx(2)
     for mean in (stats.harmonic_mean, stats.geometric_mean):
         assert math.isnan(mean([])) and math.isnan(mean([1, math.nan])) and math.isnan(mean([1, 0]))
-
-
-def test_throughput_is_samples_over_the_common_window():
-    starts = [0, 1, 2, 3]
-    assert stats.common_window(starts, [start + 1 for start in starts], [1000] * 4) == 1000
-    assert math.isnan(stats.common_window([1], [1], [1000]))
 
 
 def test_verdicts_of_equal_variants_are_rarely_wrong():

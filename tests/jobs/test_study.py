@@ -148,6 +148,15 @@ def test_blocks_can_be_fewer_and_the_rest_later(tiny):
     assert sorted(tiny.started) == ["a-b3-a1", "b-b3-a1"]
 
 
+def test_more_blocks_than_before_keep_the_order_of_those_that_are_there(tiny):
+    def orders(blocks):
+        launches = study.expand(load(tiny.plan), blocks)
+        return [[one.variant.name for one in launches if one.block == block] for block in range(1, blocks + 1)]
+
+    tiny.plan.write_text(PLAN + "".join(f'[[variant]]\nname = "v{n}"\nranks = 1\n' for n in range(6)))
+    assert orders(3) == orders(8)[:3]
+
+
 def test_a_dry_run_prints_commands_and_touches_nothing(tiny):
     assert tiny.run("--dry-run") == 0
     assert not tiny.started and not tiny.root.exists()
@@ -265,6 +274,13 @@ def test_a_failed_record_holds_the_end_of_the_log_and_the_traceback(tiny):
     assert one["error"]["exit_status"] == 1
     assert one["config"]["samples"] == 100 and one["config"]["operator"] == "spline"
     assert one["requested"]["allreduce"] == "stock" and one["effective"] is None
+
+
+def test_a_failed_record_says_which_transport_was_asked_for(tiny):
+    variant = 'name = "a"\nranks = 1\nbackend = "horovod"\ntransport = "gloo"\n'
+    tiny.plan.write_text(PLAN.replace('name = "a"\nranks = 1\n', variant))
+    assert tiny.run("--blocks", "1", a="raise") == 1
+    assert tiny.one("a-b1-a1")["requested"] == {"allreduce": "stock", "engine": "auto", "transport": "gloo"}
 
 
 def test_the_time_limit_leaves_a_failed_record_and_no_process(tiny, monkeypatch):
