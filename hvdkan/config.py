@@ -173,6 +173,7 @@ class Config:
     fusion_mb: float | None = _setting(None, Number(0), "Horovod's fusion threshold in MiB (default: Horovod's)")
     cycle_time_ms: float | None = _setting(None, Number(0, above=True), "Horovod's cycle time (default: Horovod's)")
     simulate_nodes: tuple[int, ...] | None = _setting(None, Wholes(), "workers of each simulated node, as in 2,2")
+    one_worker_per_task: bool = _setting(False, Switch(), "under srun: no more workers than Slurm started tasks")
     warmup_steps: int = _setting(5, Whole(0), "first steps left out of the timings")
     probe_steps: int = _setting(40, Whole(0), "steps with and without exchange that measure its exposed time; 0: none")
     test_samples: int = _setting(1000, Whole(1), "samples of the noiseless test set")

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hvdkan import checkpoint, provenance, record, results
+from hvdkan import checkpoint, nested, provenance, record, results
 from hvdkan.backends import make_backend
 from hvdkan.backends.base import SCHEDULED, Backend, Wrapped, check_used
 from hvdkan.backends.world import World, abort
@@ -191,11 +191,12 @@ def make_optimizer(model: torch.nn.Module, config: Config) -> torch.optim.Optimi
 
 def refuse_unwritable(config: Config, world: World) -> None:
     """Say before hours of training, not after, which file cannot be written. Collective; raises ConfigError."""
-    files = {"--record": config.record, "--save": config.save}
+    # Rank 0 alone tries, as it alone writes: ranks that create and remove one file trip over each other.
+    files = {"--record": config.record, "--save": config.save} if world.rank == 0 else {}
     problems = [f"{flag} is '{name}', {why}" for flag, name in files.items() if name and (why := why_unwritable(name))]
-    problem = world.broadcast(problems[:1] if world.rank == 0 else None)
-    if problem:
-        raise ConfigError(problem[0])
+    problems = world.broadcast(problems)
+    if problems:
+        raise ConfigError(problems[0])
 
 
 def run(config: Config, launcher: Launcher) -> int:
@@ -261,6 +262,9 @@ def main(arguments: list[str]) -> int:
             if rank == 0:
                 print(json.dumps(resolved(config, launcher), indent=2))
             return 0
+        inside = None if config.one_worker_per_task or config.backend == "single" else nested.wanted(launcher)
+        if inside is not None:
+            nested.start(inside, launcher, [sys.executable, "-m", "hvdkan.train", *arguments])
         return run(config, launcher)
     except UsageError as error:
         if rank == 0:

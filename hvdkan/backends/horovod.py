@@ -21,7 +21,8 @@ class Horovod(Backend):
         mca = pin_han(self.config.allreduce)
         self._set_variables()
         super().start()
-        if self.launcher.kind == "torchrun" and self.world.size > 1:
+        # Gloo under MPI's control crashes in Horovod 0.28.1: whoever wants it gets Horovod's Gloo mode as a whole.
+        if self._wants_gloo() and self.launcher.kind != "horovodrun":
             from hvdkan.backends.horovod_rendezvous import announce
 
             self._rendezvous = announce(self.world, self.node_labels)
@@ -74,10 +75,13 @@ class Horovod(Backend):
     def _transport(self, engine: str) -> str:
         if self.device.type == "cuda" and self._hvd.nccl_built():
             return "nccl"
+        return "gloo" if self._wants_gloo() else "mpi"
+
+    def _wants_gloo(self) -> bool:
         has_mpi = self.launcher.has_mpi or self.launcher.size == 1
         if self.config.transport == "mpi" and not has_mpi:
             raise ConfigError(f"--transport is 'mpi', but {self.launcher.kind} offers no MPI; it must be auto or gloo")
-        return "gloo" if not has_mpi or os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == "gloo" else "mpi"
+        return not has_mpi or os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == "gloo"
 
     def _start_horovod(self, engine: str) -> None:
         hvd = self._hvd

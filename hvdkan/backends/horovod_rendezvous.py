@@ -1,4 +1,4 @@
-"""Horovod under torchrun: what horovodrun would have told the ranks, told by the ranks themselves."""
+"""Horovod's Gloo mode without horovodrun: what that would have told the ranks, told by the ranks themselves."""
 
 from __future__ import annotations
 

@@ -135,14 +135,14 @@ def test_horovodrun(horovodrun, single, tmp_path, backend, allreduce):
 @pytest.mark.launch
 @pytest.mark.parametrize("transport", ["mpi", "gloo"])
 def test_horovods_transport(mpirun, single, tmp_path, transport):
-    """At Gloo, Horovod's bytes go over the loopback interface; MPI's go through shared memory."""
+    """At Gloo, Horovod's bytes are seen on the loopback interface."""
     flags = ("--transport", transport, "--fusion-mb", "1", "--cycle-time-ms", "2")
     before = loopback_bytes()
     found = run(lambda *arguments: mpirun(2, *arguments), tmp_path / "r.jsonl", *flags, "--hidden", "2000")
     sent = loopback_bytes() - before
     assert found["requested"]["transport"] == found["effective"]["transport"] == transport
-    exchanged = found["grad_bytes"] * found["steps"] * 2  # two ranks each send one gradient a step
-    assert sent > exchanged if transport == "gloo" else sent < exchanged
+    if transport == "gloo":  # others may use the interface too, so that only this direction is certain
+        assert sent > found["grad_bytes"] * found["steps"] * 2  # two ranks each send one gradient a step
     evidence = found["effective"]["evidence"]
     assert (evidence["fusion_bytes"], evidence["cycle_time_ms"]) == (str(2**20), "2")
     assert found["environment"]["variables"]["HOROVOD_FUSION_THRESHOLD"] == str(2**20)
