@@ -5,7 +5,7 @@ VENV := $(or $(HVDKAN_VENV),.venv)
 RUN := PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/python
 PLAN ?= jobs/plans/quick.toml
 
-.PHONY: study test setup lint bench
+.PHONY: study test setup lint bench rehearsal
 
 study: setup
 	$(RUN) -m jobs.study $(PLAN)
@@ -19,6 +19,10 @@ setup:
 lint: setup
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+
+# A real Slurm over emulated nodes, to try job lines on one machine; down: make rehearsal DO=down
+rehearsal: setup
+	$(RUN) -m jobs.rehearsal $(or $(DO),up)
 
 bench: setup
 	$(RUN) -m tests.hvdkan.bench_step

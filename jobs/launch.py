@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import secrets
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,16 +22,22 @@ from jobs.store import Launch, Store, StoreError, read, succeeded
 
 #: Lines of a log that go into the record of a launch that wrote none.
 LAST_LINES = 12
+#: The signal that a batch job asks for some time before its limit (jobs/slurm.py).
+_NEAR_THE_END = 128 + signal.SIGUSR2
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a launch: seconds it took; ``failure`` is one line, None where it succeeded."""
+    """What became of a launch: seconds it took; ``failure`` is one line, None where it succeeded.
+
+    ``preempted``: Slurm ended it, as the time of the job around it was nearly over.
+    """
 
     wall_s: float
     failure: str | None
+    preempted: bool = False
 
 
 def command(launch: Launch, launcher: Mpirun, module: str, file: Path) -> tuple[list[str], dict[str, str]]:
@@ -39,7 +46,7 @@ def command(launch: Launch, launcher: Mpirun, module: str, file: Path) -> tuple[
     labels = [word for name, value in launch.labels().items() for word in ("--label", f"{name}={value}")]
     program = [sys.executable, "-m", module, *flags, "--record", str(file), *labels]
     threads = launch.variant.config.threads or 1
-    return launcher.command(launch.variant.ranks, program), launcher.environment(threads)
+    return launcher.command(launch.variant.ranks, program, launch.variant.hosts), launcher.environment(threads)
 
 
 def flags_of(settings: dict[str, Any]) -> list[str]:
@@ -81,9 +88,21 @@ def run(
             message = f"{message}: {cause}"
         error = {"kind": kind, "message": "\n".join([message, *lines[-LAST_LINES:]])}
         error |= {"rank": None, "host": None, "traceback": traceback, "exit_status": outcome.status}
-        failed = [one | {"status": "failed", "error": error} for one in records]
-        record.write(final, failed or [_failed(launch, error, started_at, outcome.wall_s)])
-    return Result(outcome.wall_s, _said(records) or message)
+        status = {"status": "preempted" if kind == "preempted" else "failed", "error": error}
+        whole = records or [_failed(launch, error, started_at, outcome.wall_s)]
+        record.write(final, [one | status for one in whole])
+    return Result(outcome.wall_s, said(records) or message, kind == "preempted")
+
+
+def lost(launch: Launch, store: Store, message: str, wall_s: float = 0.0) -> None:
+    """Put a record in place for a launch that was cut off with the job around it; ``message`` says by what."""
+    log = store.logs / f"{launch.file}.log"
+    lines = _lines(log)[-LAST_LINES:] if log.is_file() else []
+    error = {"kind": "preempted", "message": "\n".join([message, *lines]), "rank": None, "host": None}
+    record.write(
+        store.records / f"{launch.file}.jsonl",
+        [_failed(launch, error, datetime.now(UTC), wall_s) | {"status": "preempted"}],
+    )
 
 
 def _judged(
@@ -98,11 +117,18 @@ def _judged(
         return "timeout", f"not finished after {timeout_s:g} s, and ended", records
     if records and not succeeded(records):
         return "failed", f"exit status {outcome.status}", records
+    if outcome.status == _NEAR_THE_END:
+        return "preempted", "ended by SIGUSR2: the time of the job around it was nearly over", records
     if outcome.status != 0:
         # Also with a complete record: nobody knows what of a launch that broke down can be trusted.
         return "exit_status", f"exit status {outcome.status}", records
     if not records:
         return "no_record", f"exit status 0, but {reason}", records
+    planned = launch.variant.placement if launch.variant.nodes is not None else None
+    observed = next((one.get("placement") for one in records if planned not in (None, one.get("placement"))), planned)
+    if observed != planned:
+        # Nothing that ran elsewhere may stand for what was planned.
+        return "placement", f"ran as {observed} and not as {planned}, which was planned", records
     return None, "", records
 
 
@@ -123,7 +149,13 @@ def _failed(launch: Launch, error: dict[str, Any], started_at: datetime, wall_s:
     }
 
 
-def _said(records: list[dict]) -> str | None:
+def again(launch: Launch, attempt: int) -> Launch:
+    """The same launch as another try."""
+    return dataclasses.replace(launch, attempt=attempt)
+
+
+def said(records: list[dict]) -> str | None:
+    """What records say went wrong, in one line, or None."""
     for one in records:
         error = one.get("error")
         if one["status"] != "ok" and isinstance(error, dict) and error.get("message"):

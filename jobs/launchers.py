@@ -5,6 +5,7 @@ Commands are lists of words: nothing here goes through a shell.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hvdkan.config import VARIABLE
+from jobs.sites import Site
 
 #: Open MPI 5 asks PRRTE for leave too.
 _AS_ROOT = (
@@ -30,8 +32,19 @@ class LauncherError(ValueError):
 class Mpirun:
     """Every launch under mpirun, on this machine or in the allocation around it."""
 
-    def command(self, ranks: int, program: list[str]) -> list[str]:
-        """The words that start ``program`` on ``ranks`` ranks. Raises :class:`LauncherError` without an mpirun."""
+    def ready(self) -> None:
+        """Raises :class:`LauncherError` where this cannot start anything here."""
+
+    def command(self, ranks: int, program: list[str], nodes: int | None = None) -> list[str]:
+        """The words that start ``program`` on ``ranks`` ranks. Raises :class:`LauncherError` without an mpirun.
+
+        ``nodes`` is how many they are to share evenly, None where that is all the same.
+        """
+        if (nodes or 1) > 1:
+            raise LauncherError(
+                f"{ranks}G{nodes}N needs {nodes} nodes; on one machine use simulate_nodes, on a cluster a launcher "
+                f"with --site"
+            )
         # Bound or not, yielding or not: the same for every variant. Ranks that share a core and do not yield starve.
         options = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
         return [find_mpirun(), "-n", str(ranks), *options, *program]
@@ -45,10 +58,59 @@ class Mpirun:
 class Local(Mpirun):
     """On this machine: one rank as a plain process, several under mpirun."""
 
-    def command(self, ranks: int, program: list[str]) -> list[str]:
-        return program if ranks == 1 else super().command(ranks, program)
+    def command(self, ranks: int, program: list[str], nodes: int | None = None) -> list[str]:
+        return program if ranks == 1 else super().command(ranks, program, nodes)
 
 
+class AtSite(Mpirun):
+    """In a Slurm allocation, on its first nodes: smaller placements run on nested subsets of the largest one's.
+
+    ``limit_s`` ends a step whose runner could not. ``own_variables``: set those of the site, unless they are set.
+    """
+
+    def __init__(self, site: Site, limit_s: float, own_variables: bool = False):
+        self.site, self.limit_s, self.own_variables = site, limit_s, own_variables
+
+    def ready(self) -> None:
+        if "SLURM_JOB_ID" not in os.environ:
+            raise LauncherError(
+                f"no Slurm allocation is here for {self.site.launcher}; use salloc, or --launcher sbatch"
+            )
+
+    def environment(self, threads: int) -> dict[str, str]:
+        made = super().environment(threads)
+        if self.own_variables:
+            made |= {name: value for name, value in self.site.environment.items() if name not in os.environ}
+        return made
+
+
+class Srun(AtSite):
+    """Every launch as a step of srun."""
+
+    def command(self, ranks: int, program: list[str], nodes: int | None = None) -> list[str]:
+        nodes, each = self.site.layout(ranks, nodes)
+        gpus = self.site.gpus(each)
+        # All said here: what is left out, srun would take from the variables of the job around.
+        words = ["srun", f"--nodes={nodes}", "--relative=0", f"--ntasks={ranks}", f"--ntasks-per-node={each}"]
+        words += [f"--cpus-per-task={self.site.cpus_per_worker}", *([f"--gres={gpus}"] if gpus else [])]
+        words += [f"--mpi={self.site.mpi}", f"--cpu-bind={self.site.bind}", "--kill-on-bad-exit=1", "--export=ALL"]
+        # In whole minutes, as Slurm counts the limits of steps.
+        words += [f"--time={math.ceil(self.limit_s / 60) + 1}"]
+        return [*words, *self.site.srun_options, *program]
+
+
+class SiteMpirun(AtSite):
+    """Every launch under mpirun, which finds the nodes of the allocation itself and fills the first ones."""
+
+    def command(self, ranks: int, program: list[str], nodes: int | None = None) -> list[str]:
+        nodes, each = self.site.layout(ranks, nodes)
+        bound = self.site.bind == "cores"
+        width = f":PE={self.site.cpus_per_worker}" if bound else ""
+        words = [find_mpirun(), "-n", str(ranks), "--map-by", f"ppr:{each}:node{width}"]
+        return [*words, "--bind-to", "core" if bound else "none", *self.site.mpirun_options, *program]
+
+
+AT_SITE = {"srun": Srun, "mpirun": SiteMpirun}
 LAUNCHERS = {"local": Local, "mpirun": Mpirun}
 
 

@@ -8,7 +8,7 @@ aa = [["mpi-flat", "mpi-flat-again"]]                       # the same twice: th
 epochs = 2
 [[variant]]
 name = "mpi-flat"
-ranks = 4
+ranks = 4                                                   # or placement = "4G2N": four workers on two nodes
 allreduce = "flat"                                          # settings of this one
 """
 
@@ -25,10 +25,12 @@ from hvdkan.config import Config, ConfigError
 
 #: What a launch is told by the runner, not by the plan.
 RESERVED = ("record", "save", "label", "dry_run")
+_OWN_KEYS = ("name", "ranks", "placement")
 SETTINGS = tuple(field.name for field in dataclasses.fields(Config) if field.name not in RESERVED)
 #: Two variants can be compared only where these agree (and the samples of a step over all ranks).
 PARITY = ("task", "samples", "noise", "epochs", "learning_rate", "seed", "dtype", "device", "threads")
 
+_PLACEMENT = re.compile(r"([1-9][0-9]{0,5})G([1-9][0-9]{0,5})N")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "letters, digits, '.', '_' and '-', at most 64, beginning with a letter or a digit"
 
@@ -39,17 +41,26 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Variant:
-    """One configuration of a study. ``settings`` holds what the plan says, ``config`` everything, resolved."""
+    """One configuration of a study. ``settings`` holds what the plan says, ``config`` everything, resolved.
+
+    ``nodes`` is the number of nodes in the placement that the plan names, None where it names none.
+    """
 
     name: str
     ranks: int
     settings: dict[str, Any]
     config: Config
+    nodes: int | None = None
 
     @property
     def placement(self) -> str:
         """Workers and nodes as planned, ``4G2N``; simulated nodes count as nodes."""
-        return f"{self.ranks}G{len(self.config.simulate_nodes or (self.ranks,))}N"
+        return f"{self.ranks}G{self.nodes or len(self.config.simulate_nodes or (self.ranks,))}N"
+
+    @property
+    def hosts(self) -> int | None:
+        """How many real nodes it must run on: all simulated nodes are on one; None: as few as hold it."""
+        return 1 if self.config.simulate_nodes else self.nodes
 
 
 @dataclass(frozen=True)
@@ -128,7 +139,7 @@ def difference(old: Plan, new: Plan) -> str | None:
 
 
 def _variant_difference(old: Variant, new: Variant) -> str | None:
-    pairs = {"ranks": (old.ranks, new.ranks)}
+    pairs = {"ranks": (old.ranks, new.ranks), "nodes of the placement": (old.nodes, new.nodes)}
     pairs |= {key: (getattr(old.config, key), getattr(new.config, key)) for key in SETTINGS}
     return next((f"{key} was {_shown(a)} and is {_shown(b)}" for key, (a, b) in pairs.items() if a != b), None)
 
@@ -143,29 +154,47 @@ def _variants(tables: Any, common: dict[str, Any]) -> tuple[Variant, ...]:
         name = _name(table["name"], f"variant {number}: name")
         if name in variants:
             raise PlanError(f"variant {name} is given twice; each needs a name of its own")
-        _known(table, ("name", "ranks", *SETTINGS), f"variant {name}: ")
+        _known(table, (*_OWN_KEYS, *SETTINGS), f"variant {name}: ")
         variants[name] = _variant(name, table, common)
     return tuple(variants.values())
 
 
 def _variant(name: str, table: dict[str, Any], common: dict[str, Any]) -> Variant:
     where = f"variant {name}: "
-    if "ranks" not in table:
-        raise PlanError(f"{where}no ranks are given")
-    ranks = _whole(table["ranks"], f"{where}ranks", 1)
+    ranks, placed_on = _placed(table, where)
     # Threads that follow the number of ranks would make variants of different size incomparable.
-    settings = {"threads": 1} | common | {key: table[key] for key in table if key not in ("name", "ranks")}
+    settings = {"threads": 1} | common | {key: table[key] for key in table if key not in _OWN_KEYS}
     try:
         config = Config.from_dict(settings)
         config.global_batch(ranks)
     except ConfigError as error:
         raise PlanError(f"{where}{error}") from error
     nodes = config.simulate_nodes
+    if nodes is not None and placed_on is not None:
+        raise PlanError(f"{where}placement names real nodes and simulate_nodes simulated ones; give one of them")
     if nodes is not None and sum(nodes) != ranks:
         raise PlanError(f"{where}simulate_nodes {_shown(nodes)} holds {sum(nodes)} workers, and ranks is {ranks}")
     if config.backend == "single" and ranks != 1:
         raise PlanError(f"{where}ranks is {ranks}; with backend single it must be 1")
-    return Variant(name, ranks, settings, config)
+    return Variant(name, ranks, settings, config, placed_on)
+
+
+def _placed(table: dict[str, Any], where: str) -> tuple[int, int | None]:
+    """Ranks and nodes of a variant, from its placement or its ranks alone."""
+    if "placement" not in table:
+        if "ranks" not in table:
+            raise PlanError(f"{where}no ranks are given, and no placement")
+        return _whole(table["ranks"], f"{where}ranks", 1), None
+    value = table["placement"]
+    match = _PLACEMENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise PlanError(f"{where}placement is {_shown(value)}; it must be workers and nodes, as 4G2N")
+    ranks, nodes = int(match[1]), int(match[2])
+    if ranks % nodes:
+        raise PlanError(f"{where}placement is {value}; {ranks} workers do not share out evenly over {nodes} nodes")
+    if "ranks" in table and table["ranks"] != ranks:
+        raise PlanError(f"{where}placement is {value} and ranks is {_shown(table['ranks'])}; leave ranks out")
+    return ranks, nodes
 
 
 def _pairs(value: Any, key: str, variants: tuple[Variant, ...]) -> tuple[tuple[str, str], ...]:

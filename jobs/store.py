@@ -3,7 +3,8 @@
 results/STUDY/plan.toml                                    the plan the records were made with
 results/STUDY/records/VARIANT-bBLOCK-aATTEMPT.jsonl        a launch's records, there only when complete
 results/STUDY/logs/VARIANT-bBLOCK-aATTEMPT.log             what it printed
-results/STUDY/running/                                     a record being written
+results/STUDY/running/, running-bBLOCK/                    a record being written
+results/STUDY/slurm/                                       batch jobs: scripts, what they printed, their numbers
 """
 
 from __future__ import annotations
@@ -58,13 +59,18 @@ class State:
 
 
 class Store:
-    """The directory of one study's results. Nothing is created before :meth:`locked`."""
+    """The directory of one study's results, for the runner of all of it or of one ``block``.
 
-    def __init__(self, results: Path, study: str):
+    Nothing is created before :meth:`locked`.
+    """
+
+    def __init__(self, results: Path, study: str, block: int | None = None):
         self.study = study
         self.root = results / study
-        self.records, self.logs, self.running = (self.root / name for name in ("records", "logs", "running"))
-        self._plan = self.root / "plan.toml"
+        # The jobs of several blocks are at work at once, and the runner that waits for them beside them.
+        own = "" if block is None else f"-b{block}"
+        self.records, self.logs, self.running = (self.root / name for name in ("records", "logs", f"running{own}"))
+        self.plan_file, self._lock = self.root / "plan.toml", self.root / f".lock{own}"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -75,7 +81,7 @@ class Store:
         try:
             for directory in (self.records, self.logs):
                 directory.mkdir(parents=True, exist_ok=True)
-            stream = (self.root / ".lock").open("a+")
+            stream = self._lock.open("a+")
         except OSError as error:
             raise StoreError(f"{self.root} cannot be written: {error.strerror}") from error
         with stream:
@@ -102,10 +108,10 @@ class Store:
         """Raises :class:`StoreError` where the records here were made with another plan."""
         if not self.records.is_dir() or not any(self.records.iterdir()):
             return
-        if not self._plan.is_file():
+        if not self.plan_file.is_file():
             raise StoreError(f"{self.root} has records and no plan.toml that says what they are; use another --results")
         try:
-            old = plans.load(self._plan)
+            old = plans.load(self.plan_file)
         except plans.PlanError as error:
             raise StoreError(f"the plan of the records cannot be read any more: {error}") from error
         if said := plans.difference(old, plan):
@@ -116,9 +122,9 @@ class Store:
 
     def keep(self, plan: plans.Plan) -> None:
         """Store a copy of the plan."""
-        part = self._plan.with_name(".plan.toml.part")
+        part = self.plan_file.with_name(".plan.toml.part")
         part.write_bytes(plan.text.encode())
-        part.replace(self._plan)
+        part.replace(self.plan_file)
 
     def states(self) -> tuple[dict[tuple[str, int], State], list[str]]:
         """The state by (variant, block), and a note on every file that could not be used.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ if "FAKE_STARTS" in os.environ and rank == 0:
         starts.write(f"{labels['variant']}-b{labels['block']}-a{labels['attempt']}\n")
 one = {"schema": record.SCHEMA, "run_id": "r", **labels, "cell": "main", "status": "ok", "error": None, "config": {}}
 one |= {"requested": {}, "effective": {}, "size": size, "threads": os.environ.get("OMP_NUM_THREADS")}
+one |= json.loads(os.environ.get("FAKE_RECORD", "{}"))
 one |= {"variable": os.environ.get("HOROVOD_HIERARCHICAL_ALLREDUCE")}
 
 print("hello from", rank, flush=True)
@@ -40,6 +42,8 @@ if mode == "own record":
         file, one | {"status": "failed", "error": {"kind": "RuntimeError", "message": "loss is NaN at step 7"}}
     )
     sys.exit(1)
+if mode == "usr2":
+    os.kill(os.getpid(), signal.SIGUSR2)
 if mode == "raise":
     raise RuntimeError("boom")
 if mode.endswith("3"):

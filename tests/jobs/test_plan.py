@@ -211,3 +211,67 @@ def test_quick_compares_equal_work(quick):
     assert work("operator-pykan") == work("operator-spline")
     others = [work(variant.name) for variant in quick.variants if variant.name not in operators]
     assert all(one == others[0] for one in others)
+
+
+# --- placements ---
+
+
+def placed(value):
+    """BASE with the variant `one` and its twins on a placement, given as TOML."""
+    text = BASE.replace("simulate_nodes = [2, 2]\n", "").replace("ranks = 4\n", f"placement = {value}\n")
+    return text.replace("batch_size = 100", "batch_size = 10")
+
+
+def test_a_placement_gives_ranks_and_nodes():
+    plan = parse(placed('"8G4N"'))
+    assert [(one.ranks, one.nodes, one.hosts, one.placement) for one in plan.variants] == [
+        *[(8, 4, 4, "8G4N")] * 3,
+        (1, None, None, "1G1N"),
+    ]
+    assert [one.hosts for one in parse(BASE).variants] == [1, 1, 1, None]
+    assert parse(placed('"8G4N"\nranks = 8')) != plan and parse(placed('"8G4N"\nranks = 8')).variants == plan.variants
+
+
+@pytest.mark.parametrize(
+    "value, said",
+    [
+        ('"2G4N"', "variant one: placement is 2G4N; 2 workers do not share out evenly over 4 nodes"),
+        ('"5G2N"', "variant one: placement is 5G2N; 5 workers do not share out"),
+        ('"4G"', "variant one: placement is '4G'; it must be workers and nodes, as 4G2N"),
+        ('"4g2n"', "placement is '4g2n'"),
+        ('"0G1N"', "placement is '0G1N'"),
+        ("4", "placement is 4"),
+        ('"4G2N"\nranks = 8', "variant one: placement is 4G2N and ranks is 8; leave ranks out"),
+        ('"4G2N"\nsimulate_nodes = [2, 2]', "placement names real nodes and simulate_nodes simulated ones"),
+    ],
+)
+def test_placements_that_are_refused(value, said):
+    with pytest.raises(PlanError) as error:
+        parse(placed(value))
+    assert said in str(error.value)
+
+
+def test_another_placement_is_another_variant():
+    said = difference(parse(placed('"4G2N"')), parse(placed('"4G4N"')))
+    assert said == "variant one: nodes of the placement was 2 and is 4"
+    with pytest.raises(PlanError, match="aa: one and again must be the same, but nodes of the placement is 2 and 4"):
+        parse("4G4N".join(placed('"4G2N"').rsplit("4G2N", 1)))
+
+
+def test_the_plans_of_the_paper_and_of_the_rehearsal_cluster():
+    plans = Path(__file__).parents[2] / "jobs/plans"
+    paper, rehearsal = load(plans / "paper.toml"), load(plans / "rehearsal.toml")
+    assert paper.blocks == 8 and rehearsal.blocks == 2
+    placements = {variant.placement for variant in paper.variants if variant.name.startswith(("strong", "weak"))}
+    assert placements == {"1G1N", "2G1N", "2G2N", "4G2N", "4G4N", "8G4N"}
+    widths = {v.config.hidden for v in paper.variants if v.name.startswith("model") and v.placement == "8G4N"}
+    assert widths == {(32,), (64,), (128,), (256,)}
+    for variant in paper.variants:
+        if variant.name.startswith("weak"):
+            assert variant.config.samples == 25_000 * variant.ranks
+        if variant.name.startswith("strong"):
+            assert (variant.config.samples, variant.config.global_batch_size) == (100_000, 8000)
+    for plan in (paper, rehearsal):
+        assert len(plan.primary) == 6 and len(plan.aa) == 1
+        for flat, hierarchical in plan.primary:
+            assert hierarchical == flat.replace("flat", "hierarchical")
