@@ -312,7 +312,9 @@ def _edge_coefficients(edges: Tensor, table: Cells) -> Tensor:
 
 
 def _unscale(grad_weight: Tensor, coef: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    return grad_weight * scale.unsqueeze(2), (grad_weight * coef).sum(dim=2)
+    # In the layout of the coefficients, that of a dimension of size 1 too: DDP compares strides with its buckets'.
+    grad_coef = (grad_weight * scale.unsqueeze(2)).reshape(-1).view(coef.shape)
+    return grad_coef, (grad_weight * coef).sum(dim=2)
 
 
 class _Dense(torch.autograd.Function):

@@ -62,7 +62,8 @@ def main() -> int:
         wanted = {"identity": mpi.identity, "python": sys.version}
         if not (venv / "bin" / "python").exists() or wanted.items() - before.items():
             # Never two MPIs in one environment: what was built for another one, or another Python, goes with it.
-            say(f"making {venv}")
+            was = before.get("identity")
+            say(f"making {venv.name} anew: it was for {was}, now {mpi.identity}" if was else f"making {venv.name}")
             run([sys.executable, "-m", "venv", "--clear", str(venv)], venv=None)
         stamp(venv, {"key": None, **wanted})
         install(venv, mpi)
@@ -73,7 +74,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("interrupted; `make setup` goes on where it can", file=sys.stderr)
         return 130
-    say(f"set up in {time.monotonic() - started:.0f} s")
+    say(f"set up in {time.monotonic() - started:.0f} s; to use it: . {os.path.relpath(venv)}/bin/activate")
     return 0
 
 

@@ -99,6 +99,8 @@ class Horovod(Backend):
         self._set_of = {everyone: hvd.global_process_set, **dict(zip(wanted, sets, strict=True))}
 
     def stop(self) -> None:
+        # Together: a rank that leaves Gloo while another is still busy can make that one abort.
+        self.world.barrier()
         self._hvd.shutdown()
         super().stop()
 

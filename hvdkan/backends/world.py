@@ -82,7 +82,8 @@ class HorovodWorld(World):
         self.rank, self.size = hvd.rank(), hvd.size()
 
     def allgather(self, value: Any) -> list[Any]:
-        return self._hvd.allgather_object(value) if self.size > 1 else [value]
+        # Its own name: Horovod's default has the object's type in it, and ranks with another type wait for ever.
+        return self._hvd.allgather_object(value, name="hvdkan.world") if self.size > 1 else [value]
 
 
 def open_world(launcher: Launcher, timeout_s: float) -> World:
