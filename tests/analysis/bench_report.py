@@ -23,7 +23,8 @@ def main(count):
         status = report([directory])
         seconds, busy = time.perf_counter() - start, time.process_time() - busy
         size = (Path(directory) / "report.html").stat().st_size
-    print(f"\n{len(made):,} records read and reported in {seconds:.1f} s ({busy:.1f} s of CPU), a page of {size / 1e3:,.0f} kB")
+    times = f"{seconds:.1f} s ({busy:.1f} s of CPU)"
+    print(f"\n{len(made):,} records read and reported in {times}, a page of {size / 1e3:,.0f} kB")
     return status
 
 
