@@ -73,6 +73,13 @@ def test_nodes_may_hold_any_ranks(mpirun, backend, labels):
 
 
 @pytest.mark.launch
+def test_no_rank_sends_before_all_have_left_mpi_init(mpirun, tmp_path):
+    done = mpirun(4, PROGRAMS / "leave_init.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("together") == 4
+
+
+@pytest.mark.launch
 def test_an_exchange_that_is_wrong_is_an_error_before_training(mpirun):
     done = mpirun(2, PROGRAMS / "diverging.py", timeout=60)
     assert done.returncode == 1

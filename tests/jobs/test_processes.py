@@ -13,6 +13,7 @@ import pytest
 from jobs import processes
 from jobs.launchers import Mpirun
 
+pytestmark = pytest.mark.launch
 HERE = Path(__file__).parent
 #: Ignores SIGTERM, tells its pid, and so does a child in a session of its own.
 STUBBORN = """

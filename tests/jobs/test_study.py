@@ -283,6 +283,7 @@ def test_a_failed_record_says_which_transport_was_asked_for(tiny):
     assert tiny.one("a-b1-a1")["requested"] == {"allreduce": "stock", "engine": "auto", "transport": "gloo"}
 
 
+@pytest.mark.launch
 def test_the_time_limit_leaves_a_failed_record_and_no_process(tiny, monkeypatch):
     monkeypatch.setenv("FAKE_PIDS", str(tiny.path / "pids"))
     tiny.plan.write_text(PLAN.replace("timeout_s = 30", "timeout_s = 1.5"))
@@ -379,6 +380,7 @@ def test_two_runners_of_one_study_refuse_each_other_and_a_lock_dies_with_its_run
 
 
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.launch
 def test_an_interruption_ends_the_launch_and_keeps_what_is_finished(tiny, number, status):
     first, second = study.expand(load(tiny.plan))[:2]
     with tiny.start(**{f"{second.variant.name}-b1": "hang"}) as runner:
