@@ -43,6 +43,30 @@ def _short(study: Study, result: Result) -> str:
     return _own_names(result)
 
 
+def in_short(chosen: list[tuple[str, Result]]) -> str:
+    """One sentence before all others: how the comparisons that matter most came out. Empty where there are none."""
+    if not chosen:
+        return ""
+    outcomes: dict[str, list[str]] = {}
+    for label, result in chosen:
+        outcomes.setdefault(result.effect.verdict if result.effect else "not compared", []).append(label)
+    if set(outcomes) <= {stats.NO_VERDICT, "not compared"}:
+        return (
+            f"In short: no verdict yet. A verdict takes {MINIMUM_BLOCKS} blocks; what is here shows that the variants "
+            "run, not which is faster."
+        )
+    order = (stats.FASTER, stats.SLOWER, stats.NO_DIFFERENCE, stats.INCONCLUSIVE, stats.NO_VERDICT, "not compared")
+    told = [
+        f"{len(outcomes[verdict])} {verdict}" + (f" ({listed(outcomes[verdict], 3)})" if verdict in order[:3] else "")
+        for verdict in order
+        if verdict in outcomes
+    ]
+    simulated = any("simulated nodes" in result.marks for _, result in chosen)
+    place = " Nodes were simulated: nothing here is about a network." if simulated else ""
+    kind = "primary" if chosen[0][1].pair.primary else "exploratory"
+    return f"In short, of {counted(len(chosen), f'{kind} comparison')}: {', '.join(told)}.{place}"
+
+
 def comparison(label: str, result: Result, study: Study) -> str:
     """One sentence about a pair, its verdict first."""
     effect = result.effect

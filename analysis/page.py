@@ -35,6 +35,7 @@ def _section(section: Section) -> str:
     parts += [f"<p>{_text(paragraph)}</p>" for paragraph in section.text]
     if section.points:
         parts.append("<ul>" + "".join(f"<li>{_point(point)}</li>" for point in section.points) + "</ul>")
+    parts += [f'<p class="note">{_text(section.note)}</p>'] if section.note else []
     parts += [_figure(figure) for figure in section.figures]
     parts += [_table(table) for table in section.tables]
     return "\n".join([*parts, "</section>"])

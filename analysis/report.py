@@ -6,7 +6,9 @@ Reads the records and the plan below the directory and writes ``report.html`` an
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,8 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
     except (ReportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    for paragraph in sections[0].text:
+        print(_wrapped(paragraph))
     for point in sections[0].points:
-        print(f"- {clean(point)}")
+        print(_wrapped(f"- {point}"))
     print(path)
     return 0
 
@@ -57,6 +61,12 @@ def write(directory: Path, study: Study, sections: list[Section]) -> Path:
     temporary.write_text(page(f"Study {study.name}", lead(study), sections), encoding="utf-8")
     temporary.replace(path)
     return path
+
+
+def _wrapped(text: str) -> str:
+    """Text for the terminal: whole words on lines that fit."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(clean(text), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def lead(study: Study) -> str:

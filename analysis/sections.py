@@ -11,13 +11,19 @@ from analysis.plots import Figure
 from analysis.tables import Table
 from analysis.text import clean, counted, listed
 
+#: The report's own words, told where a reader meets them first.
+WORDS = (
+    "A launch is one start of a job, a block one launch of each variant. 4G2N: 4 workers on 2 nodes. stock: the back "
+    "end untouched. flat and hierarchical: the same exchange in one step over all ranks, or within each node and then "
+    "across nodes; a flat twin differs from its hierarchical variant in nothing else. A/A: the same variant twice."
+)
 #: More sentences than this are a table; the first page has the primary ones in any case.
 MOST_FINDINGS = 16
 
 
 @dataclass
 class Section:
-    """``text`` is paragraphs, ``points`` a list; all of it is plain text, escaped where the page is made."""
+    """``text`` is paragraphs, ``points`` a list, ``note`` small print; plain text, escaped where the page is made."""
 
     id: str
     title: str
@@ -25,6 +31,7 @@ class Section:
     points: list[str] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    note: str = ""
 
 
 def build(study: Study, margin: float = stats.MARGIN) -> list[Section]:
@@ -79,7 +86,8 @@ def _findings(study: Study, named: dict, points: list[scaling.Point]) -> Section
     said.append(findings.noise_floor([result for _, result in named["noise"]]))
     said += findings.scaling(points)[:MOST_FINDINGS]
     exposed = findings.exposed(study)
-    return Section("findings", "Findings", points=said + ([exposed] if exposed else []))
+    lead = findings.in_short([pair for pair in pairs if pair[1].pair.primary] or named["hierarchy"])
+    return Section("findings", "Findings", [lead] if lead else [], said + ([exposed] if exposed else []), note=WORDS)
 
 
 def _scaling(points: list[scaling.Point]) -> Section:

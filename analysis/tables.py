@@ -54,13 +54,13 @@ def guarded(cell: object) -> str:
 
 
 def pairs(results: list[tuple[str, Result]], name: str, caption: str, margin: float) -> Table:
-    """Paired comparisons: ratio, interval, p-values and verdict, and the reason where there is none."""
+    """Paired comparisons: ratio, verdict and interval first, and the reason where there is none."""
     columns = (
-        "candidate", "baseline", "placement", "step time ratio", "95% low", "95% high", "faster in", "verdict",
-        "candidate step (ms)", "baseline step (ms)", "pairs", "launches without a pair", "family", "sign-flip p",
-        "Holm p", "blocks to settle", "remarks",
+        "pair", "step time ratio", "verdict", "95% low", "95% high", "faster in", "remarks", "candidate", "baseline",
+        "placement", "candidate step (ms)", "baseline step (ms)", "pairs", "launches without a pair", "family",
+        "sign-flip p", "Holm p", "blocks to settle",
     )  # fmt: skip
-    rows = [_pair(result) for _, result in results]
+    rows = [(label, *_pair(result)) for label, result in results]
     return Table(name, f"{caption} Margin of equivalence {margin:.0%}.", columns, rows)
 
 
@@ -69,27 +69,28 @@ def _pair(result: Result) -> tuple:
     family = "primary" if pair.primary else "exploratory"
     if effect is None:
         return (
-            pair.candidate, pair.baseline, None, None, None, None, None, "not compared", None, None, 0, None, family,
-            None, None, None, result.refusal,
+            None, "not compared", None, None, None, result.refusal, pair.candidate, pair.baseline, None, None, None,
+            0, None, family, None, None, None,
         )  # fmt: skip
     return (
-        pair.candidate, pair.baseline, result.placement, effect.ratio, effect.low, effect.high,
-        f"{effect.wins} of {effect.n}", effect.verdict, 1e3 * result.candidate_s, 1e3 * result.baseline_s,
-        effect.n, effect.dropped, family, effect.p, effect.holm, effect.blocks_needed,
-        "; ".join([*result.notes, *result.marks]),
+        effect.ratio, effect.verdict, effect.low, effect.high, f"{effect.wins} of {effect.n}",
+        "; ".join([*result.notes, *result.marks]), pair.candidate, pair.baseline, result.placement,
+        1e3 * result.candidate_s, 1e3 * result.baseline_s, effect.n, effect.dropped, family, effect.p, effect.holm,
+        effect.blocks_needed,
     )  # fmt: skip
 
 
 def scaling(points: list[Point], name: str, caption: str, gain: str = "speedup") -> Table:
     columns = (
-        "series", "variant", "placement", "workers", "batch", "launches", "failed", "samples/s (harmonic mean)",
-        "step (ms, median)", gain, "95% low", "95% high", "efficiency (%)", "remarks",
+        "variant", "placement", gain, "efficiency (%)", "95% low", "95% high", "samples/s (harmonic mean)",
+        "step (ms, median)", "launches", "failed", "remarks", "series", "workers", "batch",
     )  # fmt: skip
     rows = [
         (
-            p.series, p.arm, p.placement, p.workers, p.batch, p.n, p.failed, p.samples_per_s, 1e3 * p.step_s,
-            p.speedup, p.low, p.high, 100 * p.efficiency,
+            p.arm, p.placement, p.speedup, 100 * p.efficiency, p.low, p.high, p.samples_per_s, 1e3 * p.step_s, p.n,
+            p.failed,
             "; ".join([*([f"n/a: {p.reason}"] if p.reason else []), *([p.note] if p.note else []), *p.marks]),
+            p.series, p.workers, p.batch,
         )
         for p in points
     ]  # fmt: skip
@@ -99,9 +100,9 @@ def scaling(points: list[Point], name: str, caption: str, gain: str = "speedup")
 def variants(study: Study) -> Table:
     """Every arm in absolute numbers: launches, step time and its range, throughput, loss, memory."""
     columns = (
-        "variant", "back end", "operator", "placement", "launches", "failed", "step (ms, median)", "lowest",
-        "highest", "95th percentile step (ms)", "samples/s (harmonic mean)", "final training loss", "test loss",
-        "peak memory (MB)", "remarks",
+        "variant", "step (ms, median)", "lowest", "highest", "95th percentile step (ms)",
+        "samples/s (harmonic mean)", "final training loss", "test loss", "launches", "failed", "back end", "operator",
+        "placement", "peak memory (MB)", "remarks",
     )  # fmt: skip
     rows = []
     for arm, group in study.launches.groupby("arm", sort=True):
@@ -112,9 +113,9 @@ def variants(study: Study) -> Table:
         p95, loss, test_loss, memory = medians
         rate = stats.harmonic_mean(shown["samples_per_s"].dropna())
         rows.append((
-            arm, config.get("backend"), config.get("operator"), max(group["placement"]), len(shown),
-            len(group) - len(usable), 1e3 * step.median, 1e3 * step.low, 1e3 * step.high, 1e3 * p95, rate, loss,
-            test_loss, memory / 1e6, "; ".join(f"left out, {text}" for text in left_out(group)),
+            arm, 1e3 * step.median, 1e3 * step.low, 1e3 * step.high, 1e3 * p95, rate, loss, test_loss, len(shown),
+            len(group) - len(usable), config.get("backend"), config.get("operator"), max(group["placement"]),
+            memory / 1e6, "; ".join(f"left out, {text}" for text in left_out(group)),
         ))  # fmt: skip
     return Table("variants", "All variants in absolute numbers; medians over launches.", columns, rows)
 
@@ -122,15 +123,15 @@ def variants(study: Study) -> Table:
 def communication(study: Study) -> Table:
     """Exposed communication: (step with exchange - step without) / step with, measured in the same launch."""
     columns = (
-        "variant", "placement", "launches", "exposed (%, median)", "lowest", "highest", "step with exchange (ms)",
-        "step without (ms)", "in the exchange (ms)", "waiting for others (ms)",
+        "variant", "exposed (%, median)", "lowest", "highest", "step with exchange (ms)", "step without (ms)",
+        "in the exchange (ms)", "waiting for others (ms)", "placement", "launches",
     )  # fmt: skip
     rows = []
     for arm, group in study.as_asked[study.as_asked["exposed"].notna()].groupby("arm", sort=True):
         exposed = stats.summary(100 * group["exposed"])
         times = ("exposed_with_s", "exposed_without_s", "exchange_s", "wait_s")
         medians = [1e3 * stats.summary(group[column]).median for column in times]
-        rows.append((arm, max(group["placement"]), exposed.n, exposed.median, exposed.low, exposed.high, *medians))
+        rows.append((arm, exposed.median, exposed.low, exposed.high, *medians, max(group["placement"]), exposed.n))
     caption = "Exposed communication. Slightly negative values are noise and are kept."
     return Table("communication", caption, columns, rows)
 
@@ -138,8 +139,8 @@ def communication(study: Study) -> Table:
 def requested(study: Study) -> Table:
     """What was asked for and what was observed to run, with the reason and the evidence."""
     columns = (
-        "variant", "placement", "all-reduce asked", "engine asked", "transport asked", "all-reduce ran",
-        "engine ran", "transport ran", "as asked (launches)", "reason", "evidence",
+        "variant", "all-reduce asked", "all-reduce ran", "as asked (launches)", "engine asked", "engine ran",
+        "transport asked", "transport ran", "placement", "reason", "evidence",
     )  # fmt: skip
     rows = []
     for arm, group in study.launches.groupby("arm", sort=True):
@@ -148,9 +149,9 @@ def requested(study: Study) -> Table:
         seen = {key: _seen(ran, key) for key in ("allreduce", "engine", "transport", "reason")}
         evidence = next((e["evidence"] for e in ran["effective"] if e.get("evidence")), None)
         rows.append((
-            arm, max(group["placement"]), *(asked.get(key) for key in ("allreduce", "engine", "transport")),
-            seen["allreduce"] or "not known", seen["engine"], seen["transport"],
-            f"{int((ran['mismatch'] == '').sum())} of {len(ran)}", seen["reason"] or "",
+            arm, asked.get("allreduce"), seen["allreduce"] or "not known",
+            f"{int((ran['mismatch'] == '').sum())} of {len(ran)}", asked.get("engine"), seen["engine"],
+            asked.get("transport"), seen["transport"], max(group["placement"]), seen["reason"] or "",
             compact(evidence, 240) if evidence else "none recorded",
         ))  # fmt: skip
     return Table("requested", "What was requested and what ran.", columns, rows)

@@ -23,6 +23,13 @@ ENGINES = {
     "ddp": {"flat": ("hook", "builtin"), "hierarchical": ("hook",)},
     "mpi": {"flat": ("two_level", "flat"), "hierarchical": ("two_level",)},
 }
+
+
+def _engines() -> str:
+    named = {backend: dict.fromkeys(name for names in of.values() for name in names) for backend, of in ENGINES.items()}
+    return "; ".join(f"{backend}: {', '.join(names)}" for backend, names in named.items() if names)
+
+
 VARIABLE = "HOROVOD_HIERARCHICAL_ALLREDUCE"
 LABELS = ("study", "block", "order", "cell", "variant", "attempt", "launch_id")
 
@@ -38,6 +45,7 @@ class Kind:
     """A kind of setting. ``read`` turns text into a value, ``check`` returns the value or raises ConfigError."""
 
     wanted = ""
+    placeholder = "TEXT"
 
     def read(self, text: str) -> Any:
         return text
@@ -59,6 +67,8 @@ class Choice(Kind):
 
 
 class Whole(Kind):
+    placeholder = "N"
+
     def __init__(self, minimum: int, maximum: int | None = None):
         self.minimum, self.maximum = minimum, maximum
         self.wanted = f"a whole number of at least {minimum}" + (f" and at most {maximum}" if maximum else "")
@@ -74,6 +84,8 @@ class Whole(Kind):
 
 
 class Number(Kind):
+    placeholder = "X"
+
     def __init__(self, minimum: float, *, above: bool = False):
         self.minimum, self.above = minimum, above
         self.wanted = f"a number {'above' if above else 'of at least'} {minimum:g}"
@@ -97,6 +109,9 @@ class Wholes(Kind):
 
     wanted = "whole numbers of at least 1, separated by commas"
 
+    def refuse(self, name, value):
+        super().refuse(name, ",".join(map(str, value)) if isinstance(value, tuple) else value)
+
     def read(self, text):
         return tuple(int(part) if re.fullmatch(r"[+-]?\d{1,18}", part.strip()) else part for part in text.split(","))
 
@@ -117,6 +132,10 @@ class Text(Kind):
         if not isinstance(value, str) or not value or any(character in value for character in "\n\r\0"):
             self.refuse(name, value)
         return value
+
+
+class File(Text):
+    placeholder = "FILE"
 
 
 class Labels(Kind):
@@ -169,7 +188,7 @@ class Config:
         "stock", Choice(*ALLREDUCES), f"default from {VARIABLE}: 0 flat, 1 hierarchical, unset stock"
     )
     transport: str = _setting("auto", Choice("auto", "mpi", "gloo"), "what Horovod's CPU operations use")
-    engine: str = _setting("auto", Text(), "what carries the all-reduce out; depends on the back end")
+    engine: str = _setting("auto", Text(), f"what carries the all-reduce out; {_engines()}")
     fusion_mb: float | None = _setting(None, Number(0), "Horovod's fusion threshold in MiB (default: Horovod's)")
     cycle_time_ms: float | None = _setting(None, Number(0, above=True), "Horovod's cycle time (default: Horovod's)")
     simulate_nodes: tuple[int, ...] | None = _setting(None, Wholes(), "workers of each simulated node, as in 2,2")
@@ -178,9 +197,9 @@ class Config:
     probe_steps: int = _setting(40, Whole(0), "steps with and without exchange that measure its exposed time; 0: none")
     test_samples: int = _setting(1000, Whole(1), "samples of the noiseless test set")
     timeout_s: float = _setting(300.0, Number(0, above=True), "longest time without progress before the job is ended")
-    record: str | None = _setting(None, Text(), "append the run's record to FILE")
-    save: str | None = _setting(None, Text(), "write the trained model to FILE")
-    label: tuple[str, ...] = _setting((), Labels(), "NAME=VALUE for the record; may be given several times")
+    record: str | None = _setting(None, File(), "append the run's record to FILE")
+    save: str | None = _setting(None, File(), "write the trained model to FILE")
+    label: tuple[str, ...] = _setting((), Labels(), f"{', '.join(LABELS)} of the record; may be given several times")
     dry_run: bool = _setting(False, Switch(), "print the resolved configuration and stop")
 
     def __post_init__(self) -> None:
@@ -266,9 +285,14 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """A parser with one flag for each field; it raises ConfigError instead of exiting."""
-    made = _Parser(prog="python -m hvdkan.train", description="Train a Kolmogorov-Arnold network.", allow_abbrev=False)
+    made = _Parser(
+        prog="python -m hvdkan.train",
+        usage="%(prog)s [settings]",
+        description="Train a Kolmogorov-Arnold network, on one process or under mpirun, srun, horovodrun or torchrun.",
+        allow_abbrev=False,
+    )
     for field in dataclasses.fields(Config):
-        kind, text = field.metadata["kind"], field.metadata["help"].replace("%", "%%")
+        kind, text = field.metadata["kind"], _help(field).replace("%", "%%")
         if isinstance(kind, Switch):
             action = argparse.BooleanOptionalAction if field.default else "store_true"
             made.add_argument(_flag(field.name), action=action, default=field.default, help=text)
@@ -277,9 +301,18 @@ def parser() -> argparse.ArgumentParser:
         elif isinstance(kind, Wholes):
             made.add_argument(_flag(field.name), nargs="+", default=None, help=text, metavar="N")
         else:
-            shown = "{" + ",".join(kind.options) + "}" if isinstance(kind, Choice) else field.name.upper()
+            shown = "{" + ",".join(kind.options) + "}" if isinstance(kind, Choice) else kind.placeholder
             made.add_argument(_flag(field.name), default=None, help=text, metavar=shown)
     return made
+
+
+def _help(field: dataclasses.Field) -> str:
+    """What a setting is for, and its default where the text does not tell it."""
+    text, default = field.metadata["help"], field.default
+    if default is None or default == () or isinstance(default, bool) or "default" in text:
+        return text
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"{text} (default {shown:g})" if isinstance(shown, float) else f"{text} (default {shown})"
 
 
 def from_command_line(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Config:

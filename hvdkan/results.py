@@ -12,6 +12,7 @@ from typing import Any
 from hvdkan.config import Config
 from hvdkan.probe import Probe, exposed
 from hvdkan.record import SCHEMA
+from hvdkan.signals import Stopped
 
 
 @dataclass
@@ -60,7 +61,8 @@ def failed(config: Config, run_id: str, rank: int, host: str, error: BaseExcepti
     message = str(error).splitlines()[0] if str(error) else type(error).__name__
     shown = "".join(traceback.format_exception(error))
     cause = {"kind": type(error).__name__, "message": message, "rank": rank, "host": host, "traceback": shown[-8000:]}
-    return {**header(config, run_id, "failed"), "finished_at": now(), "error": cause}
+    status = "preempted" if isinstance(error, Stopped) and error.preempted else "failed"
+    return {**header(config, run_id, status), "finished_at": now(), "error": cause}
 
 
 def summary(ranks: list[Measured]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hvdkan import checkpoint, nested, provenance, record, results
+from hvdkan import checkpoint, nested, provenance, record, results, signals
 from hvdkan.backends import make_backend
 from hvdkan.backends.base import SCHEDULED, Backend, Wrapped, check_used
 from hvdkan.backends.world import World, abort
@@ -206,10 +206,13 @@ def run(config: Config, launcher: Launcher) -> int:
     commit = provenance.commit() if launcher.rank == 0 else None
     state = {"rank": launcher.rank}
 
-    def expired(stage: str) -> None:
-        error = TimeoutError(f"no progress for {config.timeout_s:g} s while waiting for {stage}")
+    def end(error: Exception) -> None:
         end_job(config, run_id, state["rank"], error)
 
+    def expired(stage: str) -> None:
+        end(TimeoutError(f"no progress for {config.timeout_s:g} s while waiting for {stage}"))
+
+    signals.watch(end)
     watchdog = Watchdog(config.timeout_s, expired)
     try:
         backend = make_backend(config, launcher)
@@ -248,7 +251,11 @@ def resolved(config: Config, launcher: Launcher) -> dict:
     if config.simulate_nodes is not None:
         Topology.simulated(config.simulate_nodes, launcher.size)
     choices = ENGINES[config.backend].get(config.allreduce, ("builtin",))
-    found = {"width": width, "global_batch": config.global_batch(launcher.size), "engines": choices}
+    batch = config.global_batch(launcher.size)
+    found = {"width": width, "global_batch": batch, "batch_per_rank": math.ceil(batch / launcher.size)}
+    found |= {"steps": config.epochs * math.ceil(config.samples / batch), "engines": choices}
+    if config.device == "auto":
+        found["device"] = "cuda" if torch.cuda.device_count() else "cpu"
     return {**config.to_dict(), **found, "launcher": vars(launcher)}
 
 

@@ -78,7 +78,7 @@ def run(
     if kind is None:
         written.replace(final)
         return Result(outcome.wall_s, None)
-    if records and not succeeded(records):
+    if kind != "timeout" and records and not succeeded(records):
         # Its own account of what went wrong knows more than the log.
         written.replace(final)
     else:
@@ -116,7 +116,8 @@ def _judged(
     if outcome.timed_out:
         return "timeout", f"not finished after {timeout_s:g} s, and ended", records
     if records and not succeeded(records):
-        return "failed", f"exit status {outcome.status}", records
+        own = "preempted" if any(one["status"] == "preempted" for one in records) else "failed"
+        return own, f"exit status {outcome.status}", records
     if outcome.status == _NEAR_THE_END:
         return "preempted", "ended by SIGUSR2: the time of the job around it was nearly over", records
     if outcome.status != 0:

@@ -68,10 +68,14 @@ def test_the_whole_report(quick, plan, save, capsys):
     assert page.text.count("no verdict possible from 3 blocks (8 are needed)") == 6
     assert "says nothing about a network" in page.text
     assert "42 launches of 14 variants" in page.text
-    out = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out
+    out = printed.splitlines()
     assert out[-1] == str(directory / "report.html")
-    assert out[0].startswith(
+    assert all(len(line) <= 80 for line in out[:-1])
+    assert out[0].startswith("In short: no verdict yet. A verdict takes 8 blocks;")
+    assert (
         "- no verdict possible from 3 blocks (8 are needed): horovod hierarchical on 4G2N took 1.1"
+        in printed.replace("\n  ", " ")
     )
 
 
@@ -123,6 +127,10 @@ def test_verdicts_appear_from_eight_blocks_on(quick, plan, save):
     page = made(save(quick(blocks=8, noise=0.01), plan))
     assert "slower (8 blocks)" in page.text and "faster (8 blocks)" in page.text
     assert "Holm-adjusted p 0.023" in page.text  # 3 x 2 / 2 ** 8
+    assert (
+        "In short, of 3 primary comparisons: 3 slower (horovod hierarchical / flat on 4G2N, ddp hierarchical / flat on "
+        "4G2N and mpi hierarchical / flat on 4G2N). Nodes were simulated: nothing here is about a network."
+    ) in page.text
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -15,7 +15,7 @@ SMALL = ("--samples", "400", "--global-batch-size", "100", "--epochs", "2", "--h
 SOON = 60
 
 
-def failed(done, path, *words):
+def failed(done, path, *words, status="failed"):
     """The run ended badly, in the failing rank's words before anybody else's, and its record says so."""
     assert done.returncode not in (0, None)
     shown = done.stderr + done.stdout
@@ -24,7 +24,7 @@ def failed(done, path, *words):
     for word in words:
         assert word in text
     (found,) = record.read(path).records
-    assert found["status"] == "failed"
+    assert found["status"] == status
     assert found["error"]["rank"] == 1
     return found
 
@@ -78,6 +78,34 @@ def test_a_rank_that_never_comes_is_not_waited_for(mpirun, tmp_path, backend):
     assert "no progress for 5 s while waiting for step 3 of 8" in done.stderr
     (found,) = record.read(path).records
     assert found["status"] == "failed"
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("name", "status", "exit_status", "words"),
+    [
+        ("SIGINT", "failed", 130, "interrupted"),
+        ("SIGTERM", "preempted", 143, "ended by SIGTERM"),
+        ("SIGUSR2", "preempted", 140, "ended by SIGUSR2"),
+    ],
+)
+def test_a_signal_ends_the_run_in_one_line(alone, tmp_path, name, status, exit_status, words):
+    path = tmp_path / "r.jsonl"
+    done = alone(FAULTY, name, 3, "--backend", "single", *SMALL, "--record", path, timeout=SOON)
+    assert done.returncode == exit_status
+    assert f": {words}\n" in done.stderr and "Traceback" not in done.stderr
+    (found,) = record.read(path).records
+    assert (found["status"], found["error"]["message"]) == (status, words)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("backend", ["horovod", "ddp", "mpi"])
+def test_a_signal_ends_ranks_that_wait_for_each_other(mpirun, tmp_path, backend):
+    path = tmp_path / "r.jsonl"
+    done = mpirun(3, FAULTY, "SIGUSR2", 3, "--backend", backend, *SMALL, "--record", path, timeout=SOON)
+    found = failed(done, path, "ended by SIGUSR2", status="preempted")
+    assert found["error"]["kind"] == "Stopped"
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.launch

@@ -1,6 +1,8 @@
-"""hvdkan.train with a fault on rank 1 alone: ``faulty.py FAULT CALL FLAGS...`` fails at that call of a step."""
+"""hvdkan.train with a fault on rank 1 alone (0 of 1): ``faulty.py FAULT CALL FLAGS...`` fails at that call of a step."""
 
 import errno
+import os
+import signal
 import sys
 import time
 
@@ -21,13 +23,17 @@ def fail(fault):
         sys.exit(3)
     if fault == "nan":
         return torch.tensor(float("nan"))
+    if fault.startswith("SIG"):
+        os.kill(os.getpid(), signal.Signals[fault])
+        time.sleep(3600)
     if fault == "sleep":
         time.sleep(3600)
     raise AssertionError(fault)
 
 
 def main(fault, call, *flags):
-    if detect().rank == 1:
+    launcher = detect()
+    if launcher.rank == min(1, launcher.size - 1):
         calls = 0
         original = {0: train.provenance.load}.get(int(call), train.train_step)
 
