@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from typing import TextIO
 
 from jobs.store import Launch
@@ -26,10 +27,13 @@ class Progress:
         if self._live:
             self._rewrite(self._line(number, launch, f"{seconds:.0f} s", self._left(seconds)))
 
-    def finished(self, number: int, launch: Launch, result: str, seconds: float) -> None:
-        """The launch's line, for good. ``result`` is ok or failed."""
+    def finished(self, number: int, launch: Launch, result: str, seconds: float, reason: str | None = None) -> None:
+        """The launch's line, for good: ``result`` is ok, failed or preempted, the ``reason`` goes on a second one."""
         self._seconds.append(seconds)
         line = self._line(number, launch, f"{result} {seconds:.1f} s", self._left(0))
+        if reason is not None:
+            width = min(WIDTH, shutil.get_terminal_size().columns - 1) if self._live else WIDTH
+            line += "\n  " + textwrap.shorten(reason, width - 2, placeholder=" ...")
         if self._live:
             self._rewrite(line)
             self._stream.write("\n")

@@ -70,7 +70,8 @@ def run(
             interrupted(one, at[0])
             raise
         left -= 1
-        progress.finished(number, one, "ok" if result.failure is None else "failed", result.wall_s)
+        outcome = "ok" if result.failure is None else "preempted" if result.preempted else "failed"
+        progress.finished(number, one, outcome, result.wall_s, result.failure)
         seconds += result.wall_s
         if result.failure is not None:
             failures.append((one, result.failure))

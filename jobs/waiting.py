@@ -120,7 +120,9 @@ class _Watch:
         status = next((made["status"] for made in records if made["status"] != "ok"), "ok" if records else "failed")
         seconds = sum(made.get("wall_s") or 0.0 for made in records)
         self._new.add((one.variant.name, one.block))
-        self._progress.finished(self._numbers[one.variant.name, one.block], one, status, seconds)
+        self._progress.finished(
+            self._numbers[one.variant.name, one.block], one, status, seconds, launching.said(records)
+        )
 
     def without_record(self, block: int) -> list[Launch]:
         states, _ = self.store.states()

@@ -42,6 +42,10 @@ if mode == "own record":
         file, one | {"status": "failed", "error": {"kind": "RuntimeError", "message": "loss is NaN at step 7"}}
     )
     sys.exit(1)
+if mode == "told":
+    error = {"kind": "Stopped", "message": "ended by SIGUSR2", "rank": 0, "host": "here"}
+    record.append(file, one | {"status": "preempted", "error": error})
+    sys.exit(140)
 if mode == "usr2":
     os.kill(os.getpid(), signal.SIGUSR2)
 if mode == "raise":

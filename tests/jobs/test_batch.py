@@ -258,9 +258,9 @@ def test_a_line_for_each_launch_that_finishes(place, capsys):
     write(store, launches[4], "failed", error={"kind": "x", "message": "boom"})
     assert watch.look() == 2 and watch.look() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 and all(len(line) <= 79 for line in lines)
+    assert len(lines) == 3 and all(len(line) <= 79 for line in lines)
     assert lines[0].startswith(f"launch 2 of 6  block 1  {launches[1].variant.name} 1G1N  ok 2.0 s")
-    assert "launch 5 of 6  block 2" in lines[1] and "failed 2.0 s" in lines[1]
+    assert "launch 5 of 6  block 2" in lines[1] and "failed 2.0 s" in lines[1] and lines[2] == "  boom"
     assert [one.variant.name for one in watch.without_record(1)] == [launches[2].variant.name]
 
 
@@ -307,6 +307,12 @@ def test_a_launch_that_the_end_of_the_job_cut_off_is_preempted(place, monkeypatc
     result, made = launched(place, monkeypatch, "usr2")
     assert result.preempted and made["status"] == "preempted"
     assert made["error"]["message"].startswith("ended by SIGUSR2: the time of the job around it was nearly over")
+
+
+def test_a_launch_that_tells_of_its_preemption_is_believed(place, monkeypatch):
+    result, made = launched(place, monkeypatch, "told")
+    assert result.preempted and result.failure == "ended by SIGUSR2"
+    assert made["status"] == "preempted" and made["error"]["host"] == "here"
 
 
 # --- inside an allocation ---

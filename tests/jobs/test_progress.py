@@ -25,11 +25,12 @@ def test_a_line_for_each_launch_in_a_file():
     progress = Progress(45, 3, stream)
     progress.running(7, launch(), 2.0)
     progress.finished(7, launch(), "ok", 5.1)
-    progress.finished(8, launch(), "failed", 70.3)
+    progress.finished(8, launch(), "failed", 70.3, "boom")
     progress.finished(9, launch(), "ok", 5.0)
     assert stream.getvalue().splitlines() == [
         "launch 7 of 45  block 2  horovod-flat 4G2N  ok 5.1 s  about 10 s left",
         "launch 8 of 45  block 2  horovod-flat 4G2N  failed 70.3 s  about 38 s left",
+        "  boom",
         "launch 9 of 45  block 2  horovod-flat 4G2N  ok 5.0 s",
     ]
 
@@ -53,7 +54,7 @@ def test_no_line_is_wider_than_79_columns_or_the_terminal(monkeypatch, length, c
     for stream in (io.StringIO(), Terminal()):
         progress = Progress(99999, 99999, stream)
         progress.running(12345, launch("n" * length), 99999)
-        progress.finished(12345, launch("n" * length), "failed", 99999.9)
+        progress.finished(12345, launch("n" * length), "failed", 99999.9, "many words " * 20)
         progress.running(12346, launch("n" * length), 99999)
         widest = 79 if stream.__class__ is io.StringIO else min(79, columns - 1)
         assert all(len(line) <= widest for line in stream.getvalue().replace("\r", "\n").split("\n"))

@@ -1,4 +1,4 @@
-"""hvdkan.train with a fault on rank 1 alone (0 of 1): ``faulty.py FAULT CALL FLAGS...`` fails at that call of a step."""
+"""hvdkan.train with a fault on rank 1 alone (0 of 1): ``faulty.py FAULT CALL FLAGS...`` fails at a call of a step."""
 
 import errno
 import os
