@@ -158,7 +158,11 @@ def run(batch: Batch, launches: list[Launch], *, report: bool, detach: bool, lim
         if detach:
             print("they go on by themselves; start the study again to follow them, or to repeat what failed")
             return 0
-        return wait(ledger, store, launches, limit_s)
+        status = wait(ledger, store, launches, limit_s)
+        if report and not ledger.open() and _report_is_old(store):
+            # What a lost node cut off is recorded here, after the report's job.
+            status = _report_here(store) or status
+        return status
 
 
 def refresh(ledger: Ledger, store: Store, launches: list[Launch]) -> list[Entry]:
@@ -238,6 +242,13 @@ def check_allocation(environment: os._Environ | dict[str, str], nodes: int, each
             f"planned were {nodes} nodes for {each} workers each; the allocation has {', '.join(names) or 'no nodes'} "
             f"for {', '.join(map(str, counts))}"
         )
+
+
+def _report_is_old(store: Store) -> bool:
+    """Whether there are records that the report cannot know."""
+    page = store.root / "report.html"
+    made = [file.stat().st_mtime for file in store.records.iterdir()]
+    return bool(made) and (not page.exists() or page.stat().st_mtime < max(made))
 
 
 def _report_here(store: Store) -> int:

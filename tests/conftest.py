@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+# A shell starts background jobs with SIGINT ignored, and what they start inherits that: here it must act.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 
