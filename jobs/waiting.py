@@ -14,7 +14,7 @@ from jobs.store import Launch, Store
 
 #: Seconds between looks at the records, and at the queue (from, to: many waiting users are a load on its server).
 RECORDS_S = 2.0
-QUEUE_S = (5.0, 30.0)
+QUEUE_S = (5.0, 15.0)
 #: Seconds for which Slurm may not answer, and for which a shared file system may hide a new file.
 SILENCE_S, LAG_S = 600.0, 20.0
 

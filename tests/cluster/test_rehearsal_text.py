@@ -52,7 +52,7 @@ ReturnToService=2
 SlurmctldTimeout=30
 SlurmdTimeout=10
 MessageTimeout=5
-KillWait=5
+KillWait=15
 SchedulerParameters=sched_interval=5,bf_interval=5
 NodeName=DEFAULT Sockets=1 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=8000 Gres=gpu:2
 NodeName=node1 NodeAddr=10.200.3.11

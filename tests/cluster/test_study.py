@@ -104,9 +104,14 @@ def held(results, count):
     return found
 
 
-def job_name(shell):
-    """Of the job that runs now."""
-    return shell("squeue --noheader --states=RUNNING --format=%j").stdout.split()[0]
+def of_block(results, block):
+    return [one for one in records(results) if one["block"] == block]
+
+
+def running(shell, job=None):
+    """The numbers of the jobs that hold nodes now, or only this one."""
+    jobs = shell("squeue --noheader --states=RUNNING,COMPLETING --format=%A").stdout.split()
+    return [one for one in jobs if job in (None, one)]
 
 
 def test_two_blocks_to_their_report(shell, single, tmp_path):
@@ -139,20 +144,22 @@ def test_what_is_killed_is_recorded_and_the_next_start_completes(shell, start, c
         assert killed["status"] == "failed" and killed["error"]["kind"] == "exit_status"
         # The whole job.
         held(results, 4)
-        job = shell("squeue --noheader --states=RUNNING --format=%A").stdout.split()[0]
+        (job,) = running(shell)
         shell(f"scancel {job}")
-        until(lambda: len(records(results)) == 2, SOON_S, "record of a cancelled launch")
-        (cancelled,) = (one for one in records(results) if one["status"] == "preempted")
+        until(lambda: not running(shell, job), SOON_S, "end of a cancelled job")
+        until(lambda: of_block(results, 2), 2 * SOON_S, "record of a cancelled launch")
+        (cancelled,) = of_block(results, 2)
+        assert cancelled["status"] == "preempted"
         assert f"job {job} was told to end while this ran (scancel" in cancelled["error"]["message"] or (
             "ended by SIG" in cancelled["error"]["message"]
         )
         # A node that no longer answers.
         held(results, 4)
+        (job,) = running(shell)
         (daemon,) = shell(f"pgrep -f 'slurmd -D -N node2 -f .*{cluster}'").stdout.split()
         os.kill(int(daemon), signal.SIGSTOP)
         try:
-            running = "squeue --noheader --states=RUNNING,COMPLETING --name=" + job_name(shell)
-            until(lambda: shell(running).stdout == "", SOON_S, "end of a job that lost a node")
+            until(lambda: not running(shell, job), SOON_S, "end of a job that lost a node")
         finally:
             os.kill(int(daemon), signal.SIGCONT)
         out, err = first.communicate(timeout=120)
@@ -162,7 +169,7 @@ def test_what_is_killed_is_recorded_and_the_next_start_completes(shell, start, c
     assert first.returncode == 1, out + err
     # The records tell of all three, and the report is younger than they are.
     assert (results / "report.html").stat().st_mtime >= max(f.stat().st_mtime for f in (results / "records").iterdir())
-    (lost,) = (one for one in records(results) if one["block"] == 3)
+    (lost,) = of_block(results, 3)
     assert lost["status"] == "preempted"
     assert "NODE_FAIL" in lost["error"]["message"] or "failed node" in lost["error"]["message"]
     done = shell(line, timeout=400)
