@@ -44,7 +44,7 @@ def slurm_conf(cluster: Cluster) -> str:
         # Sites wait for minutes; at a rehearsal nobody does.
         "SlurmdTimeout=10",
         "MessageTimeout=5",
-        # Half of what Slurm itself waits: five seconds for the launch that is ended, the rest for its runner to record it.
+        # Half of what Slurm waits by default: five seconds for the launch that is ended, then its runner records it.
         "KillWait=15",
         "SchedulerParameters=sched_interval=5,bf_interval=5",
         f"NodeName=DEFAULT Sockets=1 CoresPerSocket={cluster.cores} ThreadsPerCore=1 RealMemory={cluster.memory_mb}"
