@@ -27,3 +27,4 @@ rehearsal: setup
 bench: setup
 	$(RUN) -m tests.hvdkan.bench_step
 	$(RUN) -m tests.analysis.bench_report
+	$(RUN) -m tests.jobs.bench_study

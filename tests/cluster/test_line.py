@@ -1,8 +1,11 @@
 """The line as users type it, under a real Slurm: one task a node, two GPUs visible to each, eight workers meant."""
 
+import subprocess
+
 import pytest
 
 from hvdkan import record
+from jobs.rehearsal.cluster import namespace
 
 pytestmark = pytest.mark.cluster
 LINE = "srun -N4 --gpus-per-node=2 python -m hvdkan.train"
@@ -77,3 +80,54 @@ def test_mpirun_inside_an_allocation(shell, small, single, tmp_path):
     assert found["placement"] == "8G4N"
     assert found["launcher"] == "mpirun"
     assert found["epoch_loss"] == pytest.approx(single["epoch_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["horovod", "mpi"])
+def test_one_rank_that_raises_ends_the_step(shell, small, tmp_path, backend):
+    path = tmp_path / "r.jsonl"
+    faulty = "python tests/hvdkan/programs/faulty.py full 3"
+    flags = f"--backend {backend} {small} --record {path}"
+    done = shell(f"srun -N2 --ntasks-per-node=2 {faulty} {flags}", timeout=60)
+    assert done.returncode not in (0, None)
+    first = done.stderr.index("rank 1 on node1 failed:")
+    assert "No space left on device" in done.stderr[first:]
+    assert "rank 0 on" not in done.stderr[:first] and "srun: error" not in done.stderr[:first]
+    (found,) = record.read(path).records
+    assert (found["status"], found["error"]["rank"], found["error"]["kind"]) == ("failed", 1, "OSError")
+
+
+def sent(cluster):
+    """Bytes that left the nodes so far, as their interfaces count them."""
+    total = 0
+    for node in range(1, 5):
+        command = ["ip", "netns", "exec", namespace(cluster, f"node{node}"), "cat", "/proc/net/dev"]
+        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+        total += sum(int(line.split()[9]) for line in lines if line.strip().startswith("eth0:"))
+    return total
+
+
+@pytest.mark.parametrize(
+    ("backend", "variable", "gradients"),
+    [
+        # Ranks 0 and 1 share a node, and so on. Reduce-scatter by halving and its mirror: of each rank's n, n/2 goes
+        # to a rank four further and n/4 to one two further, on another node; twice, for two ranks.
+        ("horovod", 0, 3.0),
+        # Halves are all-reduced among four nodes by each of two ranks: 2 x 2 x 3/4 x n/2.
+        ("horovod", 1, 1.5),
+        # Six of eight parts go to other nodes; in the ring of the all-gather one rank of two has its neighbour there.
+        ("ddp", 0, 2 * 6 / 8 + 7 / 8),
+        ("ddp", 1, 1.5),
+    ],
+)
+def test_the_variable_changes_the_bytes_between_nodes(shell, cluster, tmp_path, backend, variable, gradients):
+    path = tmp_path / "r.jsonl"
+    flags = "--hidden 256 --samples 8000 --global-batch-size 80 --epochs 1 --probe-steps 0 --threads 1"
+    before = sent(cluster)
+    line = f"HOROVOD_HIERARCHICAL_ALLREDUCE={variable} srun -N4 --ntasks-per-node=2 python -m hvdkan.train"
+    done = shell(f"{line} --backend {backend} {flags} --record {path}")
+    crossed = sent(cluster) - before
+    assert done.returncode == 0, done.stderr
+    (found,) = record.read(path).records
+    a_node = crossed / 4 / (found["steps"] * found["grad_bytes"])
+    # Never less than the schedule moves; headers, acknowledgements and the start are some more.
+    assert gradients < a_node < 1.25 * gradients
