@@ -14,7 +14,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hvdkan import record
@@ -276,15 +276,14 @@ class _Parser(argparse.ArgumentParser):
         raise plans.PlanError(message)
 
 
-def whole(minimum: int = 1) -> Callable[[str], int]:
-    """A reader of whole numbers for argparse."""
-
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < minimum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
-        return int(text)
-
-    return read
+def whole(text: str) -> int:
+    """A number of blocks, for argparse."""
+    # Its length first: Python reads no number of thousands of digits.
+    digits = text.isascii() and text.isdigit() and len(text) < 20
+    if not digits or not 1 <= int(text) <= plans.MOST_BLOCKS:
+        most = plans.MOST_BLOCKS
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1 and at most {most}")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -298,7 +297,7 @@ def _parser() -> argparse.ArgumentParser:
     add("command", choices=["run-block"])
     add("plan", help="the study's own copy of its plan")
     add("--results", required=True, metavar="DIR", help="where results/STUDY is")
-    add("--block", required=True, type=whole(), metavar="N", help="the block to run")
+    add("--block", required=True, type=whole, metavar="N", help="the block to run")
     add("--site", required=True, metavar="NAME", help="a site of jobs/sites, or a site file")
     return parser
 

@@ -25,6 +25,8 @@ from hvdkan.config import Config, ConfigError
 
 #: What a launch is told by the runner, not by the plan.
 RESERVED = ("record", "save", "label", "dry_run")
+#: More is a slip of the finger: it would fill the memory before anything ran.
+MOST_BLOCKS, MOST_RANKS = 10_000, 999_999
 _OWN_KEYS = ("name", "ranks", "placement")
 SETTINGS = tuple(field.name for field in dataclasses.fields(Config) if field.name not in RESERVED)
 #: Two variants can be compared only where these agree (and the samples of a step over all ranks).
@@ -105,7 +107,7 @@ def parse(text: str) -> Plan:
     variants = _variants(table["variant"], common)
     plan = Plan(
         study=_name(table["study"], "study"),
-        blocks=_whole(table["blocks"], "blocks", 1),
+        blocks=_whole(table["blocks"], "blocks", 1, MOST_BLOCKS),
         variants=variants,
         primary=_pairs(table.get("primary", []), "primary", variants),
         aa=_pairs(table.get("aa", []), "aa", variants),
@@ -184,7 +186,7 @@ def _placed(table: dict[str, Any], where: str) -> tuple[int, int | None]:
     if "placement" not in table:
         if "ranks" not in table:
             raise PlanError(f"{where}no ranks are given, and no placement")
-        return _whole(table["ranks"], f"{where}ranks", 1), None
+        return _whole(table["ranks"], f"{where}ranks", 1, MOST_RANKS), None
     value = table["placement"]
     match = _PLACEMENT.fullmatch(value) if isinstance(value, str) else None
     if match is None:
@@ -241,9 +243,11 @@ def _name(value: Any, what: str) -> str:
     return value
 
 
-def _whole(value: Any, what: str, minimum: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise PlanError(f"{what} is {_shown(value)}; it must be a whole number of at least {minimum}")
+def _whole(value: Any, what: str, minimum: int, maximum: int | None = None) -> int:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < minimum or (maximum is not None and value > maximum):
+        most = f" and at most {maximum}" if maximum is not None else ""
+        raise PlanError(f"{what} is {_shown(value)}; it must be a whole number of at least {minimum}{most}")
     return value
 
 

@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="print the command of every launch, or the batch scripts, and stop")
     add("--detach", action="store_true", help="sbatch: do not wait for the jobs")
     add("--wait", default="7-00", metavar="TIME", help="sbatch: the longest time to wait for the jobs (default: 7-00)")
-    add("--blocks", type=batch.whole(), default=None, metavar="N", help="run N blocks instead of the plan's number")
+    add("--blocks", type=batch.whole, default=None, metavar="N", help="run N blocks instead of the plan's number")
     add("--no-report", action="store_true", help="do not write the report at the end")
     return parser
 

@@ -91,6 +91,7 @@ REFUSED = [
     ((('name = "alone"', 'name = "two"'),), "variant two is given twice"),
     ((("ranks = 1", ""),), "variant alone: no ranks are given"),
     ((("ranks = 1", "ranks = 0"),), "variant alone: ranks is 0; it must be a whole number of at least 1"),
+    ((("blocks = 2", "blocks = 1000000000"),), "blocks is 1000000000; it must be a whole number of at least 1 and at"),
     ((("ranks = 1", "ranks = true"),), "variant alone: ranks is True"),
     ((("ranks = 1", "ranks = 2"),), "variant alone: ranks is 2; with backend single it must be 1"),
     ((("blocks = 2", "blocks = 0"),), "blocks is 0"),

@@ -336,7 +336,7 @@ def test_records_without_their_plan_are_refused(tiny):
 def test_a_bad_plan_or_word_is_refused(tiny):
     assert tiny.run("--launcher", "slurp") == 2
     refused(tiny, "'slurp'", "local", "mpirun")
-    for blocks in ("0", "-1", "x", "1.5", "²"):
+    for blocks in ("0", "-1", "x", "1.5", "²", "1000000000", "9" * 5000):
         assert tiny.run(f"--blocks={blocks}") == 2
         refused(tiny, f"{blocks!r} is not a whole number of at least 1")
     tiny.plan.write_text(PLAN.replace("blocks", "bloks"))
