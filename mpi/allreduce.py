@@ -13,6 +13,7 @@ from mpi.collectives import Flat, TwoLevel
 from mpi.elements import SUMMED_IN, narrowed, refused, widened
 from mpi.engine import Engine, Pending
 from mpi.topology import Topology
+from mpi.tuning import Table, measured
 from mpi.wire import Messages
 
 ALGORITHMS = tuple(name for name in NAMES if name != "auto")
@@ -30,6 +31,8 @@ class Allreduce:
     ``algorithm`` is a name that :func:`mpi.algorithms.parse` reads. All ranks end with the same bits. ``traced`` is
     told each call of MPI with its number of ranks and of elements, messages of ours as one call with all peers.
 
+    `auto` chooses by the size in bytes from ``table``, or from one measured here and now (:mod:`mpi.tuning`).
+
     While ``checked`` is true (as it is at first; set it on all ranks alike), ranks first compare what they call with,
     and where it differs or cannot be reduced all of them raise the same AllreduceError. Unchecked, ranks that differ
     may wait for each other for ever.
@@ -43,13 +46,14 @@ class Allreduce:
         traced: Callable[[str, int, int], None] = lambda call, members, elements: None,
         *,
         checked: bool = True,
+        table: Table | None = None,
     ):
         asked = parse(algorithm) if isinstance(algorithm, str) else algorithm
         if topology.size != comm.size:
             raise ValueError(f"the topology places {topology.size} ranks, the communicator has {comm.size}")
         self.algorithm = str(asked)
         self.checked = checked
-        self._asked, self._topology, self._traced = asked, topology, traced
+        self._topology, self._traced = topology, traced
         # A private context: our messages never meet those of another library on the same ranks.
         self._comm = comm.Dup()
         self._engine = Engine()
@@ -58,7 +62,13 @@ class Allreduce:
         self._flat = Flat(self._comm, traced)
         self._two_level: TwoLevel | None = None
         self._messages: dict[Algorithm, Messages] = {}
-        self._prepare(asked)
+        if asked.name == "auto":
+            table = table or measured(comm, topology)
+            self._choose = table.choose
+        else:
+            self._choose = lambda size_bytes: asked
+        for one in dict.fromkeys(table.rows.values()) if asked.name == "auto" else [asked]:
+            self._prepare(one)
 
     def _prepare(self, algorithm: Algorithm) -> None:
         """Make what carries ``algorithm`` out. Collective."""
@@ -81,7 +91,7 @@ class Allreduce:
         # Not beside what was started: another rank may have ended that already, and all must make the same calls.
         self._leave_pending(0)
         work = self._work(buffer, out, name)
-        algorithm = self._algorithm_for(work.nbytes)
+        algorithm = self._choose(work.nbytes)
         if algorithm in self._messages:
             self._messages[algorithm].run(self._engine, work, self._next_tag())
         elif algorithm.name == "flat":
@@ -103,7 +113,7 @@ class Allreduce:
 
     def _start(self, buffer: np.ndarray, out: np.ndarray, op: str, name: str) -> Pending:
         work = self._work(buffer, out, name)
-        algorithm = self._algorithm_for(work.nbytes)
+        algorithm = self._choose(work.nbytes)
         # Collectives on the groups' communicators must meet in one order on all ranks: one exchange at a time.
         alone = algorithm.calls_mpi and algorithm.name == "two_level"
         self._leave_pending(0 if alone else MOST_PENDING - 1)
@@ -119,9 +129,6 @@ class Allreduce:
         """End the oldest exchanges, whatever newer ones did: tags come round in the order of starts."""
         while self._pending and (len(self._pending) > most or self._pending[0].done):
             self._pending.popleft().wait()
-
-    def _algorithm_for(self, size_bytes: int) -> Algorithm:
-        return self._asked
 
     def _next_tag(self) -> int:
         self._started += 1
