@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import mpi4py
 from mpi4py import MPI
 
-from mpi import results, tuning
+from mpi import figures, results, tuning
 from mpi.algorithms import Algorithm, parse_list
 from mpi.links import measure_links
 from mpi.measuring import Bench, Timing
@@ -146,7 +146,16 @@ class Session:
         if self._json:
             self._json.close()
         world = [timing for timing in self.timings if timing.level == "world"]
+        if self.options.figure and world:
+            self._draw(world)
         if self.options.tune:
             table = tuning.save(self.options.tune, self.topology, world)
             chosen = "; ".join(f"{size} B {algorithm}" for size, algorithm in table.rows.items())
             print(f"# {self.options.tune}: for nodes of {tuning.shape(self.topology)} ranks: {chosen}")
+
+    def _draw(self, world: Sequence[Timing]) -> None:
+        title = f"All-reduce of {self.options.dtype}, {self.topology.placement}"
+        if self.options.simulate_nodes:
+            title += ", simulated on one machine: says nothing about a network"
+        figures.draw(self.options.figure, world, lambda size: self.links.bound_s("world", self.topology, size), title)
+        print(f"# {self.options.figure}: written")
