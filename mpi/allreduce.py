@@ -2,95 +2,195 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
 
-from mpi.schedules import Step, groups, two_level
+from mpi.algorithms import MOST_CHUNKS, NAMES, Algorithm, parse
+from mpi.collectives import Flat, TwoLevel
+from mpi.elements import SUMMED_IN, narrowed, refused, widened
+from mpi.engine import Engine, Pending
 from mpi.topology import Topology
+from mpi.tuning import Table, measured
+from mpi.wire import Messages
 
-ALGORITHMS = ("flat", "two_level")
-_CALLS = {"reduce_scatter": "MPI_Reduce_scatter", "allreduce": "MPI_Allreduce", "allgather": "MPI_Allgatherv"}
-DTYPES = ("float32", "float64", "int32", "int64")
+ALGORITHMS = tuple(name for name in NAMES if name != "auto")
+#: Exchanges under way at once; those beyond wait for the oldest. Their messages are told apart by tag.
+MOST_PENDING = 128
+
+
+class AllreduceError(ValueError):
+    """Buffers that cannot be reduced, or that differ between ranks; one line, the same on all ranks where checked."""
 
 
 class Allreduce:
-    """Sums a buffer over all ranks, in place. Collective over ``comm`` to make, to call and to close.
+    """Sums or averages a buffer over all ranks. Collective over ``comm`` to make, to call and to close.
 
-    ``flat`` is the MPI library's own all-reduce; ``two_level`` runs :func:`mpi.schedules.two_level`. ``traced`` is told
-    each call of MPI with its number of ranks and of elements.
+    ``algorithm`` is a name that :func:`mpi.algorithms.parse` reads. All ranks end with the same bits. ``traced`` is
+    told each call of MPI with its number of ranks and of elements, messages of ours as one call with all peers.
+
+    `auto` chooses by the size in bytes from ``table``, or from one measured here and now (:mod:`mpi.tuning`).
+
+    While ``checked`` is true (as it is at first; set it on all ranks alike), ranks first compare what they call with,
+    and where it differs or cannot be reduced all of them raise the same AllreduceError. Unchecked, ranks that differ
+    may wait for each other for ever.
     """
 
     def __init__(
         self,
         comm: MPI.Comm,
         topology: Topology,
-        algorithm: str = "two_level",
+        algorithm: str | Algorithm = "two_level",
         traced: Callable[[str, int, int], None] = lambda call, members, elements: None,
+        *,
+        checked: bool = True,
+        table: Table | None = None,
     ):
-        if algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm is {algorithm!r}; it must be one of {', '.join(ALGORITHMS)}")
+        asked = parse(algorithm) if isinstance(algorithm, str) else algorithm
         if topology.size != comm.size:
             raise ValueError(f"the topology places {topology.size} ranks, the communicator has {comm.size}")
-        self.algorithm = algorithm
-        self._traced = traced
-        self._topology = topology
+        self.algorithm = str(asked)
+        self.checked = checked
+        self._topology, self._traced = topology, traced
         # A private context: our messages never meet those of another library on the same ranks.
         self._comm = comm.Dup()
-        self._of_group: dict[tuple[int, ...], MPI.Comm] = {}
-        if algorithm == "two_level":
-            for group in groups(topology):
-                self._add_group(group)
-        self._shard = np.empty(0)
-
-    def _add_group(self, group: tuple[int, ...]) -> None:
-        if self._comm.rank in group:
-            members = self._comm.group.Incl(group)
-            self._of_group[group] = self._comm.Create_group(members)
-            members.Free()
-
-    def __call__(self, buffer: np.ndarray) -> np.ndarray:
-        """Sum ``buffer`` (contiguous; any shape; the same size and type on all ranks) over the ranks, in place."""
-        if buffer.dtype.name not in DTYPES:
-            raise TypeError(f"all-reduce of {buffer.dtype.name}; the types are {', '.join(DTYPES)}")
-        if not buffer.flags.c_contiguous:
-            raise ValueError("all-reduce of an array that is not contiguous")
-        flat = buffer.reshape(-1)
-        if self.algorithm == "flat":
-            self._traced("MPI_Allreduce", self._comm.size, flat.size)
-            self._comm.Allreduce(MPI.IN_PLACE, flat)
-            return buffer
-        for step in two_level(self._topology, flat.size, self._comm.rank):
-            self._run(step, flat)
-        return buffer
-
-    def _run(self, step: Step, buffer: np.ndarray) -> None:
-        comm = self._of_group[step.group]
-        self._traced(_CALLS[step.operation], comm.size, sum(step.counts))
-        if step.operation == "reduce_scatter":
-            self._shard = self._reserved(step.counts[comm.rank], buffer.dtype)
-            comm.Reduce_scatter(buffer, self._shard, step.counts)
-        elif step.operation == "allreduce":
-            comm.Allreduce(MPI.IN_PLACE, self._shard)
+        self._engine = Engine()
+        self._pending: deque[Pending] = deque()
+        self._started = 0
+        self._flat = Flat(self._comm, traced)
+        self._two_level: TwoLevel | None = None
+        self._messages: dict[Algorithm, Messages] = {}
+        if asked.name == "auto":
+            table = table or measured(comm, topology)
+            self._choose = table.choose
         else:
-            kind = MPI._typedict[buffer.dtype.char]
-            comm.Allgatherv(self._shard, [buffer, step.counts, step.starts, kind])
+            self._choose = lambda size_bytes: asked
+        for one in dict.fromkeys(table.rows.values()) if asked.name == "auto" else [asked]:
+            self._prepare(one)
 
-    def _reserved(self, count: int, dtype: np.dtype) -> np.ndarray:
-        if self._shard.size != count or self._shard.dtype != dtype:
-            return np.empty(count, dtype)
-        return self._shard
+    def _prepare(self, algorithm: Algorithm) -> None:
+        """Make what carries ``algorithm`` out. Collective."""
+        if not algorithm.calls_mpi:
+            self._messages[algorithm] = Messages(self._comm, self._topology, algorithm, self._traced)
+        elif algorithm.name == "two_level" and self._two_level is None:
+            self._two_level = TwoLevel(self._comm, self._topology, self._traced)
+
+    # --- what is called ---
+
+    def __call__(
+        self, buffer: np.ndarray, out: np.ndarray | None = None, op: str = "sum", dtype: str | None = None
+    ) -> np.ndarray:
+        """Reduce ``buffer`` (contiguous; any shape) over the ranks, in place or into ``out``, which is returned.
+
+        ``op`` is `sum`, or `mean` for floating point types. ``dtype="bfloat16"`` says that uint16 elements are
+        bfloat16. Raises AllreduceError before any exchange.
+        """
+        name, out = self._accepted(buffer, out, op, dtype)
+        # Not beside what was started: another rank may have ended that already, and all must make the same calls.
+        self._leave_pending(0)
+        work = self._work(buffer, out, name)
+        algorithm = self._choose(work.nbytes)
+        if algorithm in self._messages:
+            self._messages[algorithm].run(self._engine, work, self._next_tag())
+        elif algorithm.name == "flat":
+            self._flat.run(work)
+        else:
+            self._two_level.run(work, algorithm.chunks)
+        self._finish(work, out, op, name)
+        return out
+
+    def start(
+        self, buffer: np.ndarray, out: np.ndarray | None = None, op: str = "sum", dtype: str | None = None
+    ) -> Pending:
+        """Begin what a call does and return; ranks start in the same order. It moves on in ``test`` and ``wait``.
+
+        Buffers must be left alone until it is done. With ``checked``, the comparison itself waits for all ranks.
+        """
+        name, out = self._accepted(buffer, out, op, dtype)
+        return self._start(buffer, out, op, name)
+
+    def _start(self, buffer: np.ndarray, out: np.ndarray, op: str, name: str) -> Pending:
+        work = self._work(buffer, out, name)
+        algorithm = self._choose(work.nbytes)
+        # Collectives on the groups' communicators must meet in one order on all ranks: one exchange at a time.
+        alone = algorithm.calls_mpi and algorithm.name == "two_level"
+        self._leave_pending(0 if alone else MOST_PENDING - 1)
+        if algorithm in self._messages:
+            tasks = self._messages[algorithm].tasks(work, self._next_tag())
+        else:
+            tasks = [self._two_level.task(work, algorithm.chunks) if alone else self._flat.task(work)]
+        pending = self._engine.start(tasks, lambda: self._finish(work, out, op, name))
+        self._pending.append(pending)
+        return pending
+
+    def _leave_pending(self, most: int) -> None:
+        """End the oldest exchanges, whatever newer ones did: tags come round in the order of starts."""
+        while self._pending and (len(self._pending) > most or self._pending[0].done):
+            self._pending.popleft().wait()
+
+    def _next_tag(self) -> int:
+        self._started += 1
+        return self._started % MOST_PENDING * MOST_CHUNKS
 
     def close(self) -> None:
-        """Free the communicators; MPI has some 65,000 of them in a process's life."""
-        for comm in (*self._of_group.values(), self._comm):
-            if comm != MPI.COMM_NULL:
-                comm.Free()
-        self._of_group.clear()
+        """End what is under way and free the communicators; MPI has some 65,000 of them in a process's life."""
+        self._leave_pending(0)
+        if self._two_level is not None:
+            self._two_level.close()
+        if self._comm != MPI.COMM_NULL:
+            self._comm.Free()
 
     def __enter__(self) -> Allreduce:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:  # other ranks may never answer
+            self._pending.clear()
         self.close()
+
+    # --- buffers ---
+
+    def _accepted(
+        self, buffer: np.ndarray, out: np.ndarray | None, op: str, dtype: str | None
+    ) -> tuple[str, np.ndarray]:
+        """The name of the element type, and the array that gets the result. Raises AllreduceError."""
+        name = dtype or buffer.dtype.name
+        out = buffer if out is None else out
+        reason = refused(buffer, out, op, name)
+        if self.checked:
+            self._compare(reason, f"{op} of {buffer.size} x {name}")
+        elif reason is not None:
+            raise AllreduceError(reason)
+        return name, out
+
+    def _compare(self, reason: str | None, call: str) -> None:
+        """Raise the same error on all ranks where one refuses or ranks differ. Collective."""
+        told = self._comm.allgather((reason, call))
+        for rank, (other, _) in enumerate(told):
+            if other is not None:
+                raise AllreduceError(f"rank {rank}: {other}")
+        calls = [other for _, other in told]
+        if len(set(calls)) > 1:
+            who = {one: [rank for rank, other in enumerate(calls) if other == one] for one in calls}
+            shown = "; ".join(f"{one} on {_named(ranks)}" for one, ranks in who.items())
+            raise AllreduceError(f"ranks call all-reduce with different buffers: {shown}")
+
+    def _work(self, buffer: np.ndarray, out: np.ndarray, name: str) -> np.ndarray:
+        """The one-dimensional array to sum in place: ``out`` itself, or a wider copy."""
+        if SUMMED_IN[name].itemsize > buffer.itemsize:
+            return widened(buffer, name)
+        if out is not buffer:
+            np.copyto(out, buffer)
+        return out.reshape(-1)
+
+    def _finish(self, work: np.ndarray, out: np.ndarray, op: str, name: str) -> None:
+        if op == "mean":
+            work /= self._comm.size
+        if work.itemsize > out.itemsize:
+            narrowed(work, name, out)
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
