@@ -20,9 +20,11 @@ def main(arguments: list[str] | None = None) -> int:
     from mpi.algorithms import AlgorithmError
     from mpi.options import UsageError, parser, read_options
     from mpi.session import Session
+    from mpi.start import leave_init_together
     from mpi.topology import TopologyError
     from mpi.tuning import TableError
 
+    leave_init_together()
     arguments = sys.argv[1:] if arguments is None else arguments
     if {"-h", "--help"} & set(arguments):
         if MPI.COMM_WORLD.rank == 0:

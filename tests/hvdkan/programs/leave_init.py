@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hvdkan.backends.world import leave_init_together
+from mpi.start import leave_init_together
 
 
 def main(folder):
