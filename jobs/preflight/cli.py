@@ -24,6 +24,7 @@ from typing import NoReturn
 from hvdkan.backends.world import World, abort, open_world
 from hvdkan.files import replacing, why_unwritable
 from hvdkan.launcher import Launcher, LaunchError, detect
+from hvdkan.provenance import emulated
 from hvdkan.signals import Stopped, watch
 from hvdkan.watchdog import Watchdog
 from jobs.preflight import hardware, links, one_mpi, pmi, software
@@ -163,8 +164,10 @@ def _measure(report: Report, all_seen: Sequence[Seen], simulated: tuple[int, ...
         if MPI.COMM_WORLD.rank == 0:
             report.findings.append(hardware.judge_skew(offsets))
     topology = topology_of(all_seen, simulated)
-    report.pairs = links.measure(MPI.COMM_WORLD, topology, simulated_names(topology) if simulated else hosts, beat)
-    report.findings += links.judge(report.pairs, simulated is not None)
+    shared = "simulated" if simulated else "emulated" if emulated([seen.label for seen in all_seen]) is True else ""
+    names = simulated_names(topology) if simulated else hosts
+    report.pairs = links.measure(MPI.COMM_WORLD, topology, names, bool(shared), beat)
+    report.findings += links.judge(report.pairs, shared)
 
 
 def _give_up(report: Report, stage: str, timeout_s: float) -> NoReturn:

@@ -25,6 +25,8 @@ _PINGS, _FEWEST_PINGS, _BULKS, _FEWEST_BULKS, _BUDGET_S = 200, 20, 7, 3, 0.25
 #: takes little time, and is what a busy node spoils: it is looked at more often, with growing pauses.
 _SECOND_LOOKS, _OF_BANDWIDTH = 10, 2
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
+#: Where nodes share a machine, shorter latencies are its scheduler's and not a link's.
+_OF_SCHEDULER_S = 1e-3
 _CLOCK_ROUNDS = 20
 _POLL_S = 0.002
 _TAG = 4711
@@ -69,23 +71,26 @@ def reference(pairs: Sequence[Pair]) -> tuple[float, float]:
     return statistics.median_low(latencies), statistics.median_high(rates)
 
 
-def suspicious(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """Those with less than half the usual bandwidth, and those with more than twice the usual latency."""
+def suspicious(pairs: Sequence[Pair], shared: bool) -> tuple[list[Pair], list[Pair]]:
+    """Those with less than half the usual bandwidth, and those with more than twice the usual latency.
+
+    ``shared``: the nodes are simulated or emulated, on one machine.
+    """
     if len(pairs) < 2:
         return [], []
     latency, rate = reference(pairs)
-    return [pair for pair in pairs if pair.bandwidth < rate / 2], [
-        pair for pair in pairs if pair.latency_s > 2 * latency
-    ]
+    latest = max(2 * latency, _OF_SCHEDULER_S if shared else 0)
+    slow = [pair for pair in pairs if pair.bandwidth < rate / 2]
+    return slow, [pair for pair in pairs if pair.latency_s > latest]
 
 
-def judge(pairs: Sequence[Pair], simulated: bool) -> list[Finding]:
-    """A line for all pairs, and one for each that stands out."""
+def judge(pairs: Sequence[Pair], shared: str = "") -> list[Finding]:
+    """A line for all pairs, and one for each that stands out; ``shared``: nodes are "simulated" or "emulated"."""
     if not pairs:
         return []
     latency, rate = reference(pairs)
     usual = "the best" if len(pairs) < _FEW else "medians"
-    slow, late = suspicious(pairs)
+    slow, late = suspicious(pairs, bool(shared))
     bad = [pair for pair in pairs if pair in slow or pair in late]
     found = []
     for pair in bad:
@@ -95,12 +100,12 @@ def judge(pairs: Sequence[Pair], simulated: bool) -> list[Finding]:
         if pair in late:
             said.append(f"latency {pair.latency_s * 1e6:.0f} us")
         text = f"{pair.first} - {pair.second}: {', '.join(said)}; {usual}: {bits(rate)}, {latency * 1e6:.0f} us"
-        found.append(warning("link", text + (" (simulated nodes)" if simulated else ""), _remedy(bad, pair)))
+        found.append(warning("link", text + (f" ({shared} nodes)" if shared else ""), _remedy(bad, pair)))
     text = f"{counted(len(pairs), 'pair')} of nodes, {usual}: latency {latency * 1e6:.0f} us, {bits(rate)}"
     if len(pairs) == 1:
         text += "; nothing to hold it against"
-    if simulated:
-        text += "; simulated nodes of one host: this says nothing about a network"
+    if shared:
+        text += f"; {shared} nodes of one machine: this says nothing about a real network"
     return [ok("links", text), *found]
 
 
@@ -123,16 +128,16 @@ def bits(rate: float) -> str:
 
 
 def measure(
-    comm: MPI.Comm, topology: Topology, hosts: Sequence[str], beat: Callable[[str], None] = lambda stage: None
+    comm: MPI.Comm, topology: Topology, hosts: Sequence[str], shared: bool, beat: Callable[[str], None]
 ) -> list[Pair]:
     """Measure every pair of nodes between their first ranks. Collective; the pairs on all ranks.
 
-    ``hosts[rank]`` names a rank's node; ``beat`` is told which pair comes next.
+    ``hosts[rank]`` names a rank's node; ``shared`` is that of :func:`suspicious`; ``beat`` is told what comes next.
     """
     leaders = [members[0] for members in topology.members]
     pairs = _look(comm, list(combinations(leaders, 2)), hosts, beat)
     for number in range(_SECOND_LOOKS):
-        slow, late = suspicious(list(pairs.values()))
+        slow, late = suspicious(list(pairs.values()), shared)
         bulk = number < _OF_BANDWIDTH
         keys = [key for key, pair in pairs.items() if pair in late or (bulk and pair in slow)]
         if not keys:

@@ -71,6 +71,7 @@ def test_alike_links_are_not_named(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert pairs(path) == []
     assert found(path, "links")[0]["text"].startswith("6 pairs of nodes, medians: latency ")
+    assert "; emulated nodes of one machine: " in found(path, "links")[0]["text"]
     assert found(path, "placement")[0]["text"] == "4G4N: node1 1, node2 1, node3 1, node4 1"
     assert found(path, "world")[0]["level"] == "ok"
     assert found(path, "srun")[0]["text"].startswith("pmix serves Open MPI ")

@@ -22,7 +22,7 @@ from mpi.topology import TopologyError
 
 FAULT = str(Path(__file__).parent / "programs" / "preflight_fault.py")
 WANTED = {"python": Wanted(">=3.11"), "torch": Wanted(">=2.13", "2.13.0")}
-SOON = 60
+SOON = 90
 
 
 def seen(host, **changes):
@@ -324,14 +324,12 @@ def test_clocks_that_agree(mpirun, tmp_path):
 @pytest.mark.launch
 def test_a_link_that_lets_nothing_through_has_a_name_and_an_end(mpirun, tmp_path):
     path = tmp_path / "f.json"
-    started = time.monotonic()
-    done = mpirun(3, FAULT, "deaf", "--simulate-nodes", "1,1,1", "--timeout-s", "4", "--json", path, timeout=SOON)
+    done = mpirun(3, FAULT, "deaf", "--simulate-nodes", "1,1,1", "--timeout-s", "15", "--json", path, timeout=SOON)
     assert done.returncode not in (0, None)
-    assert time.monotonic() - started < 40
     content, checks = read(path)
     assert content["status"] == "failure"
     assert checks["waiting"]["text"] == (
-        "no progress for 4 s while waiting for the link between simulated1 and simulated2"
+        "no progress for 15 s while waiting for the link between simulated1 and simulated2"
     )
     # What was found before is not lost.
     assert checks["torch"]["level"] == "ok"
@@ -340,14 +338,14 @@ def test_a_link_that_lets_nothing_through_has_a_name_and_an_end(mpirun, tmp_path
 
 @pytest.mark.launch
 def test_a_rank_that_never_comes_is_not_waited_for(mpirun):
-    done = mpirun(2, FAULT, "stuck", "--timeout-s", "5", timeout=SOON)
+    done = mpirun(2, FAULT, "stuck", "--timeout-s", "15", timeout=SOON)
     assert done.returncode not in (0, None)
-    assert "no progress for 5 s while waiting for all ranks to come up" in words(done.stdout)
+    assert "no progress for 15 s while waiting for all ranks to come up" in words(done.stdout)
     assert "ok torch: " in words(done.stdout)
     # The one that hangs says what in.
     assert done.stderr.count("preflight: rank ") == 1
     assert "preflight: rank 1 on " in done.stderr
-    assert ": no progress for 5 s while waiting for its own look at its node" in done.stderr
+    assert ": no progress for 15 s while waiting for its own look at its node" in done.stderr
 
 
 @pytest.mark.launch
@@ -355,7 +353,7 @@ def test_a_rank_that_raises_ends_the_job(mpirun):
     started = time.monotonic()
     done = mpirun(2, FAULT, "raises", "--simulate-nodes", "1,1", timeout=SOON)
     assert done.returncode not in (0, None)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 50  # not by the watchdog, after 60
     assert "preflight: rank 1 on " in done.stderr
     assert "TypeError" in done.stderr
 

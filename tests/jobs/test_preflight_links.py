@@ -19,7 +19,7 @@ def pairs(hosts, odd=()):
 
 
 def stand_out(found):
-    slow, late = links.suspicious(found)
+    slow, late = links.suspicious(found, False)
     return [(pair.first, pair.second) for pair in found if pair in slow or pair in late]
 
 
@@ -63,7 +63,7 @@ def test_pairs_that_stand_out(hosts, odd, expected):
 
 def test_slow_and_late_are_two_things():
     found = pairs("abcd", {("a", "b"): (20e-6, 0.4e9, 1e9), ("c", "d"): (41e-6, 1e9, 1e9)})
-    assert links.suspicious(found) == ([found[0]], [found[-1]])
+    assert links.suspicious(found, False) == ([found[0]], [found[-1]])
 
 
 def test_a_better_link_does_not_make_the_others_bad():
@@ -72,7 +72,7 @@ def test_a_better_link_does_not_make_the_others_bad():
 
 def test_lines_name_both_hosts_and_the_node_that_all_have():
     odd = dict.fromkeys([("a", "c"), ("b", "c")], (20e-6, 2.5e6, 1e9)) | {("c", "d"): (20e-6, 1e9, 2.5e6)}
-    first, *rest = links.judge(pairs("abcd", odd), False)
+    first, *rest = links.judge(pairs("abcd", odd))
     assert (first.level, first.text) == ("ok", "6 pairs of nodes, medians: latency 20 us, 8 Gbit/s")
     assert [(one.check, one.level, one.text) for one in rest] == [
         ("link", "warning", "a - c: 20 Mbit/s there, 8 Gbit/s back; medians: 8 Gbit/s, 20 us"),
@@ -83,21 +83,24 @@ def test_lines_name_both_hosts_and_the_node_that_all_have():
 
 
 def test_one_bad_pair_is_both_hosts_matter():
-    (_, one) = links.judge(pairs("abcd", {("b", "c"): (90e-6, 1e9, 1e9)}), False)
+    (_, one) = links.judge(pairs("abcd", {("b", "c"): (90e-6, 1e9, 1e9)}))
     assert one.text == "b - c: latency 90 us; medians: 8 Gbit/s, 20 us"
     assert one.remedy.startswith("see to both links and the interface")
 
 
 def test_one_pair_has_nothing_to_be_held_against():
-    (one,) = links.judge(pairs("ab"), False)
+    (one,) = links.judge(pairs("ab"))
     assert one.text.endswith("1 pair of nodes, the best: latency 20 us, 8 Gbit/s; nothing to hold it against")
-    assert links.judge([], False) == []
+    assert links.judge([]) == []
 
 
-def test_simulated_nodes_say_so():
-    found = links.judge(pairs("abcd", {("a", "b"): (90e-6, 1e9, 1e9)}), True)
-    assert found[0].text.endswith("simulated nodes of one host: this says nothing about a network")
-    assert found[1].text.endswith("(simulated nodes)")
+@pytest.mark.parametrize("shared", ["simulated", "emulated"])
+def test_nodes_of_one_machine_say_so_and_its_scheduler_is_no_bad_link(shared):
+    odd = {("a", "b"): (0.9e-3, 1e9, 1e9), ("b", "c"): (1.1e-3, 1e9, 1e9), ("c", "d"): (20e-6, 0.4e9, 1e9)}
+    first, *rest = links.judge(pairs("abcd", odd), shared)
+    assert first.text.endswith(f"; {shared} nodes of one machine: this says nothing about a real network")
+    assert [one.text.partition(":")[0] for one in rest] == ["b - c", "c - d"]
+    assert all(one.text.endswith(f" ({shared} nodes)") for one in rest)
 
 
 def test_a_second_look_keeps_the_best_of_both():
