@@ -11,6 +11,7 @@ import pytest
 from jobs.rehearsal import cluster as names
 from jobs.rehearsal import requirements
 from jobs.rehearsal.errors import RehearsalError
+from tests.cluster.known import crashed_in_init
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,9 +22,9 @@ _FOREIGN = ("SLURM_", "OMPI_", "PMIX_", "PRTE_", "HOROVOD_")
 def shell(script, timeout=180):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     lines = f'eval "$({sys.executable} -m jobs.rehearsal env --name {NAME})"\n{script}'
-    return subprocess.run(
-        ["bash", "-c", lines], cwd=ROOT, env=kept, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    words = {"cwd": ROOT, "env": kept, "capture_output": True, "text": True, "timeout": timeout, "check": False}
+    done = subprocess.run(["bash", "-c", lines], **words)
+    return subprocess.run(["bash", "-c", lines], **words) if crashed_in_init(done.stderr) else done
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvdkan import record
+from tests.cluster.known import crashed_in_init
 
 pytestmark = pytest.mark.cluster
 PLAN = """
@@ -104,6 +105,14 @@ def held(results, count):
     return found
 
 
+def completed(shell, line, results):
+    """Start a study to its end; again where a launch crashed in MPI_Init, as its user would."""
+    done = shell(line, timeout=400)
+    if done.returncode == 1 and any(crashed_in_init(log.read_text()) for log in (results / "logs").iterdir()):
+        done = shell(line, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def of_block(results, block):
     return [one for one in records(results) if one["block"] == block]
 
@@ -116,9 +125,8 @@ def running(shell, job=None):
 
 def test_two_blocks_to_their_report(shell, single, tmp_path):
     line, results = study(tmp_path, PLAN)
-    done = shell(line, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    made = records(results)
+    completed(shell, line, results)
+    made = [one for one in records(results) if one["status"] == "ok"]
     assert sorted((one["variant"], one["block"]) for one in made) == [
         ("flat", 1), ("flat", 2), ("hierarchical", 1), ("hierarchical", 2),
     ]  # fmt: skip
@@ -131,7 +139,7 @@ def test_two_blocks_to_their_report(shell, single, tmp_path):
     assert shell("squeue --noheader --states=RUNNING,PENDING").stdout == ""
     again = shell(line)
     assert again.returncode == 0 and "4 of 4 launches were done before" in again.stdout
-    assert len(records(results)) == 4
+    assert len([one for one in records(results) if one["status"] == "ok"]) == 4
 
 
 def test_what_is_killed_is_recorded_and_the_next_start_completes(shell, start, cluster, tmp_path):
@@ -172,8 +180,7 @@ def test_what_is_killed_is_recorded_and_the_next_start_completes(shell, start, c
     (lost,) = of_block(results, 3)
     assert lost["status"] == "preempted"
     assert "NODE_FAIL" in lost["error"]["message"] or "failed node" in lost["error"]["message"]
-    done = shell(line, timeout=400)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed(shell, line, results)
     good = [(one["variant"], one["block"]) for one in records(results) if one["status"] == "ok"]
     assert len(good) == len(set(good)) == 3
     assert (results / "report.html").exists()
