@@ -121,9 +121,14 @@ def stamp_of(venv: Path) -> dict[str, str | None]:
 
 
 def install_horovod(python: Path, mpi: Mpi) -> None:
-    """From the cache of wheels, or built; a wheel serves one torch, one MPI, one Python and one kind of GPU support."""
+    """From the cache of wheels, or built; a wheel serves one torch, one MPI, one Python and one kind of GPU support.
+
+    And one place: the compiler writes into it where MPI's and torch's libraries lie, and elsewhere it would find those
+    of the environment that it was built in, or none.
+    """
     torch = output([str(python), "-c", "import torch; print(torch.__version__)"])
     parts = [HOROVOD, torch, mpi.identity, gpu_operations(), sys.version, platform.machine(), platform.libc_ver()[1]]
+    parts.append(str(python.parent.resolve()))
     name = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
     shelf = cache() / "wheels" / name
     wheels = sorted(shelf.glob("horovod-*.whl"))
