@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable
 
 #: The signals, and whether the run should count as preempted: worth another try, since nothing was wrong with it.
-_PREEMPTED = {signal.SIGINT: False, signal.SIGTERM: True, signal.SIGUSR2: True}
+#: SIGTERM tells nothing: launchers send it to the ranks that are left when one was killed.
+_PREEMPTED = {signal.SIGINT: False, signal.SIGTERM: False, signal.SIGUSR2: True}
 
 
 class Stopped(Exception):
@@ -17,7 +18,7 @@ class Stopped(Exception):
     def __init__(self, number: int):
         self.number = number
         self.preempted = _PREEMPTED[signal.Signals(number)]
-        super().__init__("interrupted" if not self.preempted else f"ended by {signal.Signals(number).name}")
+        super().__init__("interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}")
 
 
 def watch(stopped: Callable[[Stopped], None]) -> None:
