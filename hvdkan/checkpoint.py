@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from hvdkan.config import Config, ConfigError
-from hvdkan.failure import first_line
+from hvdkan.config import Config, ConfigError, first_line
 from hvdkan.files import replacing
 from hvdkan.models import build_model
 from hvdkan.tasks import TASKS

@@ -38,6 +38,10 @@ class ConfigError(ValueError):
     """A setting that cannot be used; the message is one line that names the value and the valid choices."""
 
 
+def first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
 # --- kinds of values: each reads text and checks a value ------------------------------------------------------------
 
 
@@ -69,16 +73,16 @@ class Choice(Kind):
 class Whole(Kind):
     placeholder = "N"
 
-    def __init__(self, minimum: int, maximum: int | None = None):
+    def __init__(self, minimum: int, maximum: int = 10**9):
         self.minimum, self.maximum = minimum, maximum
-        self.wanted = f"a whole number of at least {minimum}" + (f" and at most {maximum}" if maximum else "")
+        self.wanted = f"a whole number of at least {minimum} and at most {maximum}"
 
     def read(self, text):
         return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else text
 
     def check(self, name, value):
         whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or value < self.minimum or (self.maximum is not None and value > self.maximum):
+        if not whole or not self.minimum <= value <= self.maximum:
             self.refuse(name, value)
         return value
 
@@ -107,7 +111,8 @@ class Number(Kind):
 class Wholes(Kind):
     """One whole number or several, as in ``32`` or ``32,16``."""
 
-    wanted = "whole numbers of at least 1, separated by commas"
+    maximum = 10**6
+    wanted = f"whole numbers of at least 1 and at most {maximum}, separated by commas"
 
     def refuse(self, name, value):
         super().refuse(name, ",".join(map(str, value)) if isinstance(value, tuple) else value)
@@ -120,7 +125,7 @@ class Wholes(Kind):
         if not isinstance(values, list | tuple) or not values:
             self.refuse(name, value)
         for item in values:
-            if not isinstance(item, int) or isinstance(item, bool) or item < 1:
+            if not isinstance(item, int) or isinstance(item, bool) or not 1 <= item <= self.maximum:
                 self.refuse(name, value)
         return tuple(values)
 
@@ -180,10 +185,12 @@ class Config:
     global_batch_size: int | None = _setting(None, Whole(1), "samples per step over all ranks, instead of --batch-size")
     epochs: int = _setting(40, Whole(1), "passes over the data")
     learning_rate: float = _setting(0.01, Number(0, above=True), "Adam's learning rate")
-    seed: int = _setting(0, Whole(0), "seed of data, order of batches and initial parameters")
+    seed: int = _setting(0, Whole(0, 2**63 - 1), "seed of data, order of batches and initial parameters")
     device: str = _setting("auto", Choice("auto", "cpu", "cuda"), "auto takes the GPUs where torch sees any")
     dtype: str = _setting("float32", Choice("float32", "float64"), "type of parameters and data")
-    threads: int | None = _setting(None, Whole(1), "torch threads per rank (default: the rank's share of the cores)")
+    threads: int | None = _setting(
+        None, Whole(1, 1024), "torch threads per rank (default: the rank's share of the cores)"
+    )
     allreduce: str = _setting(
         "stock", Choice(*ALLREDUCES), f"default from {VARIABLE}: 0 flat, 1 hierarchical, unset stock"
     )
@@ -207,7 +214,7 @@ class Config:
             value = getattr(self, field.name)
             if value is None and field.default is None:
                 continue
-            object.__setattr__(self, field.name, field.metadata["kind"].check(_flag(field.name), value))
+            object.__setattr__(self, field.name, field.metadata["kind"].check(flag(field.name), value))
         self._check_together()
 
     def _check_together(self) -> None:
@@ -226,7 +233,7 @@ class Config:
             )
         for name in ("fusion_mb", "cycle_time_ms"):
             if getattr(self, name) is not None and self.backend != "horovod":
-                raise ConfigError(f"{_flag(name)} is a setting of --backend horovod, not of {self.backend}")
+                raise ConfigError(f"{flag(name)} is a setting of --backend horovod, not of {self.backend}")
         if self.transport != "auto" and self.backend != "horovod":
             raise ConfigError(f"--transport is a setting of --backend horovod, not of {self.backend}")
         if self.save is not None and self.save == self.record:
@@ -295,14 +302,14 @@ def parser() -> argparse.ArgumentParser:
         kind, text = field.metadata["kind"], _help(field).replace("%", "%%")
         if isinstance(kind, Switch):
             action = argparse.BooleanOptionalAction if field.default else "store_true"
-            made.add_argument(_flag(field.name), action=action, default=field.default, help=text)
+            made.add_argument(flag(field.name), action=action, default=field.default, help=text)
         elif isinstance(kind, Labels):
-            made.add_argument(_flag(field.name), action="append", default=None, help=text, metavar="NAME=VALUE")
+            made.add_argument(flag(field.name), action="append", default=None, help=text, metavar="NAME=VALUE")
         elif isinstance(kind, Wholes):
-            made.add_argument(_flag(field.name), nargs="+", default=None, help=text, metavar="N")
+            made.add_argument(flag(field.name), nargs="+", default=None, help=text, metavar="N")
         else:
             shown = "{" + ",".join(kind.options) + "}" if isinstance(kind, Choice) else kind.placeholder
-            made.add_argument(_flag(field.name), default=None, help=text, metavar=shown)
+            made.add_argument(flag(field.name), default=None, help=text, metavar=shown)
     return made
 
 
@@ -339,7 +346,7 @@ def _allreduce_of(value: str) -> str:
     return choices[value]
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 

@@ -50,7 +50,3 @@ def _is_secondary(error: BaseException, rank: int) -> bool:
     return any(
         word in text for word in ("HorovodInternalError", "Connection", "gloo", "NCCL", "MPI_ERR", "DistBackend")
     )
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

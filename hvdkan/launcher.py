@@ -49,6 +49,13 @@ def detect(environment: Mapping[str, str] = os.environ) -> Launcher:
             except ValueError:
                 shown = f"{rank}={environment[rank]!r} and {size}={environment[size]!r}"
                 raise LaunchError(f"{shown} must be whole numbers; {kind} sets them") from None
+    world = environment.get("WORLD_SIZE", "")
+    if "RANK" in environment and world.isdigit() and int(world) > 1:
+        # Each of them would train all by itself, and say so to nobody.
+        raise LaunchError(
+            f"RANK={environment['RANK']!r} and WORLD_SIZE={world!r} are set, but no launcher started this process; "
+            "start it with torchrun, mpirun or srun, or unset them"
+        )
     return Launcher("alone")
 
 

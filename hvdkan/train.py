@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import socket
 import sys
 from pathlib import Path
@@ -21,18 +22,20 @@ import numpy as np
 import torch
 
 from hvdkan import checkpoint, nested, provenance, record, results, signals
+from hvdkan.agreement import refuse_together
 from hvdkan.backends import make_backend
 from hvdkan.backends.base import SCHEDULED, Backend, Wrapped, check_used
 from hvdkan.backends.world import World, abort
 from hvdkan.clock import Clock
-from hvdkan.config import ENGINES, Config, ConfigError, from_command_line
-from hvdkan.failure import end_job, first_line
+from hvdkan.config import ENGINES, Config, ConfigError, first_line, from_command_line
+from hvdkan.failure import end_job
 from hvdkan.files import why_unwritable
 from hvdkan.launcher import Launcher, LaunchError, detect, job_of
 from hvdkan.models import parameter_digest
 from hvdkan.probe import Probe, probe
 from hvdkan.progress import Progress, closing_summary
 from hvdkan.results import Measured
+from hvdkan.streams import outlive_readers
 from hvdkan.tasks import TASKS, Data, global_batches, make_data, share
 from hvdkan.watchdog import Watchdog
 from mpi.topology import Topology, TopologyError
@@ -193,7 +196,12 @@ def refuse_unwritable(config: Config, world: World) -> None:
     """Say before hours of training, not after, which file cannot be written. Collective; raises ConfigError."""
     # Rank 0 alone tries, as it alone writes: ranks that create and remove one file trip over each other.
     files = {"--record": config.record, "--save": config.save} if world.rank == 0 else {}
-    problems = [f"{flag} is '{name}', {why}" for flag, name in files.items() if name and (why := why_unwritable(name))]
+    problems = []
+    for flag, name in files.items():
+        if name and (why := why_unwritable(name, replaced=flag == "--save")):
+            problems.append(f"{flag} is '{name}', {why}")
+    if len({os.path.realpath(name) for name in files.values() if name}) < sum(map(bool, files.values())):
+        problems.append(f"--record '{config.record}' and --save '{config.save}' are one file; they must be two")
     problems = world.broadcast(problems)
     if problems:
         raise ConfigError(problems[0])
@@ -260,13 +268,16 @@ def resolved(config: Config, launcher: Launcher) -> dict:
 
 
 def main(arguments: list[str]) -> int:
-    rank = 0
+    launcher = Launcher("alone")
     try:
         launcher = detect()
-        rank = launcher.rank
         config = from_command_line(arguments)
+    except UsageError as error:
+        # Another rank may have been told something else, and would wait for this one.
+        return told(launcher, error if "--dry-run" in arguments else refuse_together(launcher, error))
+    try:
         if config.dry_run:
-            if rank == 0:
+            if launcher.rank == 0:
                 print(json.dumps(resolved(config, launcher), indent=2))
             return 0
         inside = None if config.one_worker_per_task or config.backend == "single" else nested.wanted(launcher)
@@ -274,10 +285,16 @@ def main(arguments: list[str]) -> int:
             nested.start(inside, launcher, [sys.executable, "-m", "hvdkan.train", *arguments])
         return run(config, launcher)
     except UsageError as error:
-        if rank == 0:
-            print(f"error: {first_line(error)}", file=sys.stderr, flush=True)
-        return 2
+        return told(launcher, error)
+
+
+def told(launcher: Launcher, error: Exception) -> int:
+    """One line for all ranks, and the exit status of what was refused."""
+    if launcher.rank == 0:
+        print(f"error: {first_line(error)}", file=sys.stderr, flush=True)
+    return 2
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(main(sys.argv[1:]))

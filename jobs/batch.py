@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvdkan import record
+from hvdkan.streams import outlive_readers
 from jobs import launch as launching
 from jobs import plan as plans
 from jobs import queue, runner, signals, slurm
@@ -303,5 +304,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.stdout.reconfigure(line_buffering=True)
     sys.exit(main())

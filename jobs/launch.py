@@ -25,6 +25,7 @@ LAST_LINES = 12
 #: The signal that a batch job asks for some time before its limit (jobs/slurm.py).
 _NEAR_THE_END = 128 + signal.SIGUSR2
 _TRACEBACK = "Traceback (most recent call last):"
+_BAR = re.compile(r"\d%\|.*\|")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 
 
@@ -91,7 +92,9 @@ def run(
         status = {"status": "preempted" if kind == "preempted" else "failed", "error": error}
         whole = records or [_failed(launch, error, started_at, outcome.wall_s)]
         record.write(final, [one | status for one in whole])
-    return Result(outcome.wall_s, said(records) or message, kind == "preempted")
+    # Ended from here, its own account is only of the signal.
+    reason = message if kind == "timeout" else said(records) or message
+    return Result(outcome.wall_s, reason, kind == "preempted")
 
 
 def lost(launch: Launch, store: Store, message: str, wall_s: float = 0.0) -> None:
@@ -165,7 +168,9 @@ def said(records: list[dict]) -> str | None:
 
 
 def _lines(log: Path) -> list[str]:
-    return [line.rstrip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    """What was printed, without empty lines and the states of a progress bar."""
+    lines = (line.rstrip() for line in log.read_text(errors="replace").splitlines())
+    return [line for line in lines if line and not _BAR.search(line)]
 
 
 def _cause(lines: list[str], traceback: str | None) -> str | None:

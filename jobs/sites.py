@@ -84,7 +84,8 @@ class Site:
         each = ranks // nodes
         if each > self.workers_per_node:
             raise SiteError(
-                f"{ranks}G{nodes}N: {each} workers a node exceed the site's workers_per_node {self.workers_per_node}"
+                f"{ranks}G{nodes}N: {each} workers a node exceed the site's workers_per_node "
+                f"{self.workers_per_node}; spread them over more nodes, as the variants of jobs/plans/paper.toml"
             )
         if self.nodes is not None and nodes > self.nodes:
             raise SiteError(f"{ranks}G{nodes}N: {nodes} nodes exceed the site's {self.nodes}")

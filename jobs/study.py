@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from hvdkan.streams import outlive_readers
 from jobs import batch, runner, signals, sites, slurm
 from jobs import launch as launching
 from jobs import plan as plans
@@ -29,6 +30,8 @@ from jobs.store import Store
 __all__ = ["expand", "main"]
 
 REFUSALS = batch.REFUSALS
+#: Seven days, as Slurm writes them.
+LONGEST_WAIT = "7-00"
 CHOICES = sorted({*LAUNCHERS, *AT_SITE, "sbatch"})
 
 
@@ -44,7 +47,9 @@ def main(arguments: Sequence[str] | None = None, *, module: str = "hvdkan.train"
         return 2
     except OSError as error:
         # A full disk, say, in the middle of a study: what is finished is kept.
-        print(f"error: {error}", file=sys.stderr)
+        # The system names the file where it was opened, and none where writing to it failed.
+        where = "" if error.filename else f"{options.results}: "
+        print(f"error: {where}{error.strerror or error}" if where else f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as ended:
         print(f"interrupted; what is finished is kept. To go on: python -m jobs.study {shlex.join(words)}")
@@ -59,7 +64,7 @@ def _study(options: argparse.Namespace, module: str) -> int:
         made = batch.Batch(plan, store, find(_site(options)))
         if options.dry_run:
             return batch.dry_run(made, launches, module)
-        limit_s = slurm.read_time(options.wait, "--wait")
+        limit_s = slurm.read_time(options.wait or LONGEST_WAIT, "--wait")
         return batch.run(made, launches, report=not options.no_report, detach=options.detach, limit_s=limit_s)
     launcher = _launcher(options, plan)
     # A launcher that cannot act is refused before the first launch, not in the middle.
@@ -88,8 +93,12 @@ def _study(options: argparse.Namespace, module: str) -> int:
 
 
 def _launcher(options: argparse.Namespace, plan: plans.Plan) -> Mpirun:
-    if options.detach:
-        raise plans.PlanError(f"--detach is for --launcher sbatch; {options.launcher} must stay")
+    for flag, given in (("--detach", options.detach), ("--wait", options.wait)):
+        if given:
+            raise plans.PlanError(f"{flag} is for --launcher sbatch; {options.launcher} stays until all is done")
+    if options.launcher == "local" and options.site is not None:
+        others = ", ".join(name for name in CHOICES if name != "local")
+        raise plans.PlanError(f"--site is {options.site!r}, which --launcher local does not use; use one of {others}")
     if options.launcher == "local" or (options.launcher == "mpirun" and options.site is None):
         return LAUNCHERS[options.launcher]()
     site = load(find(_site(options)))
@@ -122,12 +131,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--site", metavar="NAME", help="for srun and sbatch: a site of jobs/sites, or the path of a site file")
     add("--dry-run", action="store_true", help="print the command of every launch, or the batch scripts, and stop")
     add("--detach", action="store_true", help="sbatch: do not wait for the jobs")
-    add("--wait", default="7-00", metavar="TIME", help="sbatch: the longest time to wait for the jobs (default: 7-00)")
+    add("--wait", metavar="TIME", help=f"sbatch: the longest time to wait for the jobs (default: {LONGEST_WAIT})")
     add("--blocks", type=batch.whole, default=None, metavar="N", help="run N blocks instead of the plan's number")
     add("--no-report", action="store_true", help="do not write the report at the end")
     return parser
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.stdout.reconfigure(line_buffering=True)
     sys.exit(main())

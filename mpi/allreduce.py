@@ -12,7 +12,7 @@ from mpi.algorithms import MOST_CHUNKS, NAMES, Algorithm, parse
 from mpi.collectives import Flat, TwoLevel
 from mpi.elements import SUMMED_IN, narrowed, refused, widened
 from mpi.engine import Engine, Pending
-from mpi.topology import Topology
+from mpi.topology import Topology, named
 from mpi.tuning import Table, measured
 from mpi.wire import Messages
 
@@ -174,7 +174,7 @@ class Allreduce:
         calls = [other for _, other in told]
         if len(set(calls)) > 1:
             who = {one: [rank for rank, other in enumerate(calls) if other == one] for one in calls}
-            shown = "; ".join(f"{one} on {_named(ranks)}" for one, ranks in who.items())
+            shown = "; ".join(f"{one} on {named(ranks)}" for one, ranks in who.items())
             raise AllreduceError(f"ranks call all-reduce with different buffers: {shown}")
 
     def _work(self, buffer: np.ndarray, out: np.ndarray, name: str) -> np.ndarray:
@@ -190,7 +190,3 @@ class Allreduce:
             work /= self._comm.size
         if work.itemsize > out.itemsize:
             narrowed(work, name, out)
-
-
-def _named(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -13,18 +13,20 @@ import traceback
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 1 where a result was wrong, 2 where an argument cannot be used."""
-    # Open MPI 5 would run `flat` as its own hierarchy. Read when MPI is initialised, which importing it does.
+    # Open MPI 5 would run `flat` as its own hierarchy; read when MPI is initialised.
     os.environ.setdefault("OMPI_MCA_coll_han_priority", "0")
+    from mpi.start import initialise
+
+    # Before anything that imports MPI from mpi4py, which would initialise it in its own way.
+    initialise()
     from mpi4py import MPI
 
     from mpi.algorithms import AlgorithmError
     from mpi.options import UsageError, parser, read_options
     from mpi.session import Session
-    from mpi.start import leave_init_together
     from mpi.topology import TopologyError
     from mpi.tuning import TableError
 
-    leave_init_together()
     arguments = sys.argv[1:] if arguments is None else arguments
     if {"-h", "--help"} & set(arguments):
         if MPI.COMM_WORLD.rank == 0:
@@ -53,4 +55,7 @@ def _main_or_abort() -> int:
 
 
 if __name__ == "__main__":
+    from hvdkan.streams import outlive_readers
+
+    outlive_readers()
     sys.exit(_main_or_abort())

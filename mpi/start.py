@@ -1,9 +1,36 @@
-"""The moment between MPI_Init and the first message."""
+"""From MPI_Init to the first message: so that a hang in it can be ended, and no rank sends before all are there."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
+
+
+def initialise() -> None:
+    """Initialise MPI, once, with all threads allowed, and leave MPI_Init together. Raises RuntimeError where it fails.
+
+    mpi4py's own call, made as it is imported, keeps all other threads of Python waiting: where a rank never comes, the
+    watchdog's too. MPI is finalised when the process ends.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        # A symbol of mpi4py's module or of what it was linked to: the very library that mpi4py calls.
+        call = getattr(ctypes.CDLL(MPI.__file__), "MPI_Init_thread", None)
+        if call is None:
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        elif call(None, None, ctypes.c_int(MPI.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int())) != MPI.SUCCESS:
+            raise RuntimeError("MPI_Init_thread failed")
+        # As mpi4py does where it initialises: errors are exceptions, and do not end the process.
+        MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
+        MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+        # Who initialises finalises.
+        atexit.register(lambda: MPI.Is_finalized() or MPI.Finalize())
+    leave_init_together()
 
 
 def leave_init_together() -> None:

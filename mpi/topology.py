@@ -96,6 +96,12 @@ def node_label() -> str:
     return f"{socket.gethostname()} {boot}"
 
 
+def named(ranks: Sequence[int]) -> str:
+    """Such as ``rank 3`` or ``ranks 0, 2``; many are counted after the first eight."""
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {shown}"
+
+
 def workers_per_host(labels: Sequence[str]) -> dict[str, int]:
     """Host name to number of ranks, from the labels of :func:`node_label`."""
     return dict(Counter(label.split(" ")[0] for label in labels))

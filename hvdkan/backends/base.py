@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hvdkan.agreement import agree
 from hvdkan.backends.world import World, open_world
 from hvdkan.config import ENGINES, Config, ConfigError
 from hvdkan.launcher import Launcher
@@ -86,8 +87,18 @@ class Backend:
     # --- life ---
 
     def start(self) -> None:
-        """Bring the ranks up. Raises LaunchError or ConfigError, the same one on all ranks."""
+        """Bring the ranks up. Raises LaunchError or ConfigError, the same one on all ranks.
+
+        Nothing that ranks may do differently, or refuse, comes before :func:`agree`.
+        """
         self.world = open_world(self.launcher, self.config.timeout_s)
+        try:
+            agree(self.world, self.config)
+        except ConfigError:
+            # A rank that refused takes no part in anything more.
+            self.world.close()
+            self.world = World()
+            raise
         self._find_topology()
         self._choose_device()
 

@@ -51,7 +51,8 @@ class Horovod(Backend):
             # Only the engine chosen below decides; NCCL's hierarchy sets the variable again.
             os.environ.update({VARIABLE: "0", "HOROVOD_AUTOTUNE": "0"})
             os.environ.pop("HOROVOD_TORUS_ALLREDUCE", None)
-        if config.transport != "auto":
+        # Under horovodrun Horovod itself carries the ranks' world, and would end without a word: refused once it is up.
+        if config.transport != "auto" and not (config.transport == "mpi" and not self._has_mpi()):
             os.environ["HOROVOD_CPU_OPERATIONS"] = config.transport
         if config.fusion_mb is not None:
             os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(config.fusion_mb * 2**20))
@@ -78,10 +79,13 @@ class Horovod(Backend):
         return "gloo" if self._wants_gloo() else "mpi"
 
     def _wants_gloo(self) -> bool:
-        has_mpi = self.launcher.has_mpi or self.launcher.size == 1
+        has_mpi = self._has_mpi()
         if self.config.transport == "mpi" and not has_mpi:
             raise ConfigError(f"--transport is 'mpi', but {self.launcher.kind} offers no MPI; it must be auto or gloo")
         return not has_mpi or os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == "gloo"
+
+    def _has_mpi(self) -> bool:
+        return self.launcher.has_mpi or self.launcher.size == 1
 
     def _start_horovod(self, engine: str) -> None:
         hvd = self._hvd

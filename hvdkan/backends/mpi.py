@@ -14,10 +14,10 @@ class Mpi(Backend):
     name = "mpi"
 
     def start(self) -> None:
-        if self.launcher.kind in ("torchrun", "horovodrun"):
-            raise ConfigError(f"--backend mpi has no MPI under {self.launcher.kind}; start it with mpirun or srun")
         mca = pin_han(self.config.allreduce)
         super().start()
+        if self.launcher.kind in ("torchrun", "horovodrun"):
+            raise ConfigError(f"--backend mpi has no MPI under {self.launcher.kind}; start it with mpirun or srun")
         from mpi4py import MPI
 
         from mpi.allreduce import Allreduce

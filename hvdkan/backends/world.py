@@ -32,11 +32,11 @@ class World:
 
 class MpiWorld(World):
     def __init__(self) -> None:
+        from mpi.start import initialise
+
+        initialise()
         from mpi4py import MPI
 
-        from mpi.start import leave_init_together
-
-        leave_init_together()
         self.comm = MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
 

@@ -2,6 +2,7 @@
 
 import sys
 
+from hvdkan.streams import outlive_readers
 from jobs.preflight.findings import failure
 
 
@@ -13,6 +14,7 @@ def unusable(missing: ModuleNotFoundError) -> int:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     try:
         from jobs.preflight.cli import main
     except ModuleNotFoundError as error:

@@ -32,6 +32,7 @@ from jobs.preflight.findings import Finding, closing, counted, failure, to_json,
 from jobs.preflight.judge import Situation, host_names, judge, judge_own, simulated_names, topology_of
 from jobs.preflight.links import Pair
 from jobs.preflight.look import Seen, look
+from mpi.start import initialise
 from mpi.topology import Topology, TopologyError
 
 _LIBRARIES = {"torchrun": "torch.distributed", "horovodrun": "Horovod"}
@@ -130,9 +131,9 @@ def _open(launcher: Launcher, seen: Seen, timeout_s: float) -> tuple[World, int,
         if seen.mpis.library is None or (launcher.kind == "srun" and not pmi.has_pmi(mine, os.environ)):
             return World(), 1, library
         pmi.early(mine, launcher, os.environ)
+        initialise()
         from mpi4py import MPI
 
-        one_mpi.start(seen.mpis.of_mpi4py)
         if MPI.COMM_WORLD.size != launcher.size:
             return World(), MPI.COMM_WORLD.size, library
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import os
 import re
 import shutil
@@ -117,24 +115,6 @@ def _mapped() -> Iterable[str]:
     except OSError:
         return []
     return dict.fromkeys(line.split(None, 5)[5] for line in lines if line.count(" ") >= 5 and "/" in line)
-
-
-# --- start ---
-
-
-def start(library: str | None) -> None:
-    """Initialise MPI so that other threads run meanwhile: mpi4py's own call keeps them waiting, a watchdog too."""
-    from mpi4py import MPI
-
-    if library is None:
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    else:
-        provided = ctypes.c_int()
-        call = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).MPI_Init_thread
-        if call(None, None, ctypes.c_int(MPI.THREAD_MULTIPLE), ctypes.byref(provided)) != MPI.SUCCESS:
-            raise RuntimeError(f"MPI_Init_thread of {library} failed")
-    # Who initialises finalises.
-    atexit.register(lambda: MPI.Is_finalized() or MPI.Finalize())
 
 
 # --- judge ---

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hvdkan.streams import outlive_readers
 from jobs.rehearsal import cluster as values
 from jobs.rehearsal import home, lifecycle, network, outside, requirements, status
 from jobs.rehearsal.cluster import Cluster
@@ -149,4 +150,5 @@ def _add_up(add: Callable[..., Any]) -> None:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(main())

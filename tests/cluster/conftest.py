@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdkan import record
-from jobs.rehearsal import requirements
-from jobs.rehearsal.errors import RehearsalError
-from tests.cluster.known import crashed_in_init
+from tests.cluster.known import crashed_in_init, required
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = f"line{os.getpid()}"
@@ -22,12 +20,7 @@ _FOREIGN = ("SLURM_", "OMPI_", "PMIX_", "PRTE_", "HOROVOD_")
 @pytest.fixture(scope="session")
 def cluster():
     """The cluster's name; it is up for as long as tests run that asked for it."""
-    try:
-        requirements.check_root()
-        requirements.check_programs()
-        requirements.check_kernel(rate=False, delay=False)
-    except RehearsalError as error:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
+    required(rate=False)
     command = [sys.executable, "-m", "jobs.rehearsal"]
     try:
         subprocess.run(

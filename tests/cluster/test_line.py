@@ -1,6 +1,7 @@
 """The line as users type it, under a real Slurm: one task a node, two GPUs visible to each, eight workers meant."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from hvdkan import record
 from jobs.rehearsal.cluster import namespace
 
 pytestmark = pytest.mark.cluster
+FAULTY = Path(__file__).resolve().parents[1] / "hvdkan" / "programs" / "faulty.py"
 LINE = "srun -N4 --gpus-per-node=2 python -m hvdkan.train"
 
 
@@ -80,6 +82,21 @@ def test_mpirun_inside_an_allocation(shell, small, single, tmp_path):
     assert found["placement"] == "8G4N"
     assert found["launcher"] == "mpirun"
     assert found["epoch_loss"] == pytest.approx(single["epoch_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["horovod", "ddp", "mpi"])
+def test_one_rank_that_raises_ends_the_job(shell, small, tmp_path, backend):
+    """Unbound: Horovod's threads starve for minutes on one core that another rank spins on."""
+    path = tmp_path / "r.jsonl"
+    line = f"srun -N2 --ntasks-per-node=1 --cpu-bind=none python {FAULTY} full 3"
+    done = shell(f"{line} --backend {backend} {small} --record {path}", timeout=60)
+    assert done.returncode not in (0, None)
+    assert "rank 1 on" in done.stderr
+    first = done.stderr.index("rank 1 on")
+    assert "No space left on device" in done.stderr[first:]
+    assert "rank 0 on" not in done.stderr[:first] and "srun: error" not in done.stderr[:first]
+    (found,) = record.read(path).records
+    assert (found["status"], found["error"]["rank"]) == ("failed", 1)
 
 
 def sent(cluster):

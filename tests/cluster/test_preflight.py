@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.rehearsal import cluster as names
-from jobs.rehearsal import requirements
-from jobs.rehearsal.errors import RehearsalError
-from tests.cluster.known import crashed_in_init
+from tests.cluster.known import crashed_in_init, required
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,12 +27,7 @@ def shell(script, timeout=180):
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    try:
-        requirements.check_root()
-        requirements.check_programs()
-        requirements.check_kernel(rate=True, delay=False)
-    except RehearsalError as error:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
+    required(rate=True)
     command = [sys.executable, "-m", "jobs.rehearsal"]
     up = ["up", "--name", NAME, "--nodes", "4", "--gpus-per-node", "2", "--cross-rate", "200mbit"]
     try:

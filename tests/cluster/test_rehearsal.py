@@ -15,6 +15,7 @@ import pytest
 from jobs.rehearsal import cluster as names
 from jobs.rehearsal import network, processes, requirements
 from jobs.rehearsal.errors import RehearsalError
+from tests.cluster.known import required
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,12 +27,7 @@ _FOREIGN = ("SLURM_", "OMPI_", "PMIX_", "PRTE_", "HOROVOD_", "XDG_RUNTIME_DIR")
 @pytest.fixture(scope="session", autouse=True)
 def possible():
     """Skip by name and reason where a cluster cannot be; CI has everything it takes."""
-    try:
-        requirements.check_root()
-        requirements.check_programs()
-        requirements.check_kernel(rate=True, delay=False)
-    except RehearsalError as error:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
+    required(rate=True)
 
 
 def environment(**more):

@@ -1,5 +1,6 @@
 """A job that cannot go on ends in seconds, says why first, and leaves a record; a job that cannot start says so."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hvdkan import record
 
 FAULTY = Path(__file__).parent / "programs" / "faulty.py"
+APART = FAULTY.with_name("apart.py")
 TRAIN = ("-m", "hvdkan.train")
 SMALL = ("--samples", "400", "--global-batch-size", "100", "--epochs", "2", "--hidden", "4", "--threads", "1")
 #: Far more than a start takes, far less than any library's own patience.
@@ -78,6 +80,31 @@ def test_a_rank_that_never_comes_is_not_waited_for(mpirun, tmp_path, backend):
     assert "no progress for 5 s while waiting for step 3 of 8" in done.stderr
     (found,) = record.read(path).records
     assert found["status"] == "failed"
+
+
+@pytest.mark.launch
+def test_a_rank_that_never_comes_to_mpi_is_not_waited_for(mpirun, tmp_path):
+    """The others wait inside MPI_Init, where mpi4py would let no other thread run."""
+    path = tmp_path / "r.jsonl"
+    flags = ("--backend", "mpi", *SMALL, "--timeout-s", "5", "--record", path)
+    done = mpirun(2, FAULTY, "sleep", "init", *flags, timeout=SOON)
+    assert done.returncode not in (0, None)
+    assert "no progress for 5 s while waiting for" in done.stderr
+    (found,) = record.read(path).records
+    assert (found["status"], found["error"]["rank"]) == ("failed", 0)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("backend", ["horovod", "ddp", "mpi"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_leaves_a_record(mpirun, tmp_path, backend, rank):
+    path = tmp_path / "r.jsonl"
+    flags = ("--backend", backend, *SMALL, "--record", path)
+    done = mpirun(3, FAULTY, f"SIGKILL@{rank}", 3, *flags, timeout=SOON)
+    assert done.returncode not in (0, None)
+    (found,) = record.read(path).records
+    assert found["status"] == "failed"
+    assert found["error"]["rank"] != rank
 
 
 @pytest.mark.launch
@@ -156,6 +183,44 @@ def test_many_ranks_refuse_in_one_line(mpirun, flags, words):
     if "cuda" in flags and os.path.exists("/dev/nvidia0"):  # noqa: PTH110
         pytest.skip("there is a GPU")
     refused(mpirun(3, *TRAIN, *flags, timeout=SOON), *words)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ({1: ["--grid", "5"]}, ("different settings: --grid is 10 on ranks 0, 2, 5 on rank 1",)),
+        ({2: ["--backend", "ddp"]}, ("--backend is horovod on ranks 0, 1, ddp on rank 2",)),
+        ({0: ["--backend", "single"]}, ("--backend is single on rank 0, horovod on ranks 1, 2",)),
+        (
+            {1: ["HOROVOD_HIERARCHICAL_ALLREDUCE=1"]},
+            ("--allreduce is stock on ranks 0, 2, hierarchical on rank 1", "mpirun -x HOROVOD_HIERARCHICAL_ALLREDUCE"),
+        ),
+        ({1: ["--grid", "0"]}, ("rank 1 of 3: --grid is 0; it must be",)),
+        ({0: ["--grid", "0"], 2: ["--grid", "0"]}, ("ranks 0, 2 of 3: --grid is 0",)),
+    ],
+)
+def test_ranks_that_were_told_different_things_do_not_train(mpirun, tmp_path, ranks, words):
+    path = tmp_path / "r.jsonl"
+    done = mpirun(3, APART, json.dumps(ranks), *SMALL, "--record", path, timeout=SOON)
+    refused(done, *words)
+    assert not path.exists()
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("ranks", [{1: ["--grid", "0"]}, {1: ["--seed", "1"]}])
+def test_ranks_of_torchrun_that_were_told_different_things_do_not_train(torchrun, ranks):
+    done = torchrun(2, APART, json.dumps(ranks), *SMALL, "--backend", "ddp", timeout=SOON)
+    assert done.returncode != 0
+    assert done.stderr.count("error: rank") == 1, done.stderr
+
+
+@pytest.mark.launch
+def test_mpi_for_horovod_under_gloo_is_refused(horovodrun):
+    done = horovodrun(2, *TRAIN, *SMALL, "--transport", "mpi", timeout=SOON)
+    shown = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert shown.count("error: --transport is 'mpi', but horovodrun offers no MPI; it must be auto or gloo") == 1, shown
 
 
 @pytest.mark.launch

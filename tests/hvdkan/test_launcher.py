@@ -24,7 +24,9 @@ ELASTIC = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"}, ("alone", 0, 1)),
         ({**STEP, "SLURM_STEP_ID": "4294967290"}, ("alone", 0, 1)),
         # Left by a shell or a scheduler, and not torchrun's.
-        ({"RANK": "0", "WORLD_SIZE": "8"}, ("alone", 0, 1)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, ("alone", 0, 1)),
+        ({"WORLD_SIZE": "8"}, ("alone", 0, 1)),
+        ({**MPI, "RANK": "0", "WORLD_SIZE": "2"}, ("mpirun", 3, 8)),
     ],
 )
 def test_who_started_this(environment, wanted):
@@ -35,6 +37,11 @@ def test_who_started_this(environment, wanted):
 def test_numbers_that_are_none_are_named():
     with pytest.raises(LaunchError, match="OMPI_COMM_WORLD_SIZE='many'"):
         detect({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "many"})
+
+
+def test_ranks_that_nothing_started_do_not_train_each_alone():
+    with pytest.raises(LaunchError, match="RANK='0' and WORLD_SIZE='8' are set, but no launcher started this process"):
+        detect({"RANK": "0", "WORLD_SIZE": "8"})
 
 
 @pytest.mark.parametrize("kind", ["srun", "mpirun", "torchrun", "horovodrun"])

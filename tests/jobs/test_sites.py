@@ -144,7 +144,12 @@ def test_placements_become_nodes():
 @pytest.mark.parametrize(
     "ranks, nodes, said",
     [
-        (8, 2, "8G2N: 4 workers a node exceed the site's workers_per_node 2"),
+        (
+            8,
+            2,
+            "8G2N: 4 workers a node exceed the site's workers_per_node 2; spread them over more nodes, as the "
+            "variants of jobs/plans/paper.toml",
+        ),
         (8, 8, "8G8N: 8 nodes exceed the site's 4"),
         (3, None, "3 ranks do not share out evenly over 2 nodes; give the variant a placement"),
         (10, None, "10G5N: 5 nodes exceed the site's 4"),

@@ -1,4 +1,7 @@
-"""hvdkan.train with a fault on rank 1 alone (0 of 1): ``faulty.py FAULT CALL FLAGS...`` fails at a call of a step."""
+"""hvdkan.train with a fault on one rank alone: ``faulty.py FAULT CALL FLAGS...`` fails at a call of a step.
+
+FAULT is of rank 1 (0 of 1), or as in ``SIGKILL@0`` of another. CALL 0 is before the first step, ``init`` before MPI's.
+"""
 
 import errno
 import os
@@ -33,7 +36,10 @@ def fail(fault):
 
 def main(fault, call, *flags):
     launcher = detect()
-    if launcher.rank == min(1, launcher.size - 1):
+    fault, _, rank = fault.partition("@")
+    if launcher.rank == int(rank or min(1, launcher.size - 1)):
+        if call == "init":
+            fail(fault)
         calls = 0
         original = {0: train.provenance.load}.get(int(call), train.train_step)
 
