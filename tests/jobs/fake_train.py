@@ -46,6 +46,16 @@ if mode == "told":
     error = {"kind": "Stopped", "message": "ended by SIGUSR2", "rank": 0, "host": "here"}
     record.append(file, one | {"status": "preempted", "error": error})
     sys.exit(140)
+if mode == "bar until told":
+
+    def told_to_end(*_):
+        error = {"kind": "Stopped", "message": "ended by SIGTERM", "rank": 0, "host": "here"}
+        record.append(file, one | {"status": "failed", "error": error})
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, told_to_end)
+    print("the last words\n\r 50%|#####     | 5/10 [00:01<00:01, 4.2step/s, loss 0.1]\n", flush=True)
+    time.sleep(600)
 if mode == "usr2":
     os.kill(os.getpid(), signal.SIGUSR2)
 if mode == "raise":

@@ -171,6 +171,10 @@ def test_detaching_is_for_jobs_and_srun_for_allocations(place, capsys):
     words[words.index("sbatch")] = "local"
     assert study.main([*words, "--detach"]) == 2
     refused(capsys, "--detach is for --launcher sbatch")
+    assert study.main([*words, "--wait", "1:00"]) == 2
+    refused(capsys, "--wait is for --launcher sbatch")
+    assert study.main(words) == 2
+    refused(capsys, "which --launcher local does not use; use one of mpirun, sbatch, srun")
     words[words.index("local")] = "srun"
     assert study.main(words) == 2
     refused(capsys, "no Slurm allocation is here for srun")

@@ -296,6 +296,25 @@ def test_the_time_limit_leaves_a_failed_record_and_no_process(tiny, monkeypatch)
         assert tiny.one(name)["error"]["message"].startswith("not finished after 1.5 s, and ended")
 
 
+@pytest.mark.launch
+def test_the_time_limit_is_said_and_not_the_signal_that_it_sent(tiny):
+    tiny.plan.write_text(PLAN.replace("timeout_s = 30", "timeout_s = 2"))
+    assert tiny.run("--blocks", "1", a="bar until told") == 1
+    assert "failed: a block 1: not finished after 2 s, and ended" in tiny.out
+    assert "ended by SIGTERM" not in tiny.out
+    # A progress bar is nothing to keep.
+    assert tiny.one("a-b1-a1")["error"]["message"].splitlines()[1:] == ["hello from 0", "the last words"]
+
+
+@pytest.mark.launch
+def test_a_full_disk_is_said_with_its_place(tiny):
+    """A limit on files' sizes fails as a full disk does, when something is written, and names no file."""
+    words = [sys.executable, "-m", "jobs.study", str(tiny.plan), "--results", str(tiny.root.parent)]
+    limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *words]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, f"error: {tiny.root.parent}: File too large\n")
+
+
 # --- refusals ---
 
 
