@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from hvdkan.tasks import TASKS
 
 BACKENDS = ("single", "horovod", "ddp", "mpi")
-OPERATORS = ("spline", "pykan", "mlp")
+OPERATORS = ("spline", "matrix", "pykan", "mlp")
 ALLREDUCES = ("stock", "flat", "hierarchical")
 #: What can carry out a flat or hierarchical all-reduce, the automatic choice first. `builtin` is the framework's own.
 ENGINES = {
