@@ -76,7 +76,6 @@ template <class T, int K> struct Scatter {
     transpose<T, WIDE>(terms);
     for (int s = 0; s < WIDE; s++) *reinterpret_cast<Vec<T> *>(points + s * N) = terms[s];
     *reinterpret_cast<Int<T> *>(at) = cell * CELL;
-    asm volatile("" ::: "memory");  // reading them back is cheaper than taking each from its vector
 #pragma GCC unroll 16
     for (int l = 0; l < N; l++)
       *reinterpret_cast<Terms *>(cells + at[l] + l % COPIES * WIDE) += *reinterpret_cast<Terms *>(points + l * WIDE);
