@@ -204,7 +204,5 @@ def counts(study: Study) -> list[str]:
 def missing_launches(study: Study) -> int:
     """Launches that the plan asks for and no record tells of, failed or not."""
     variants, blocks = study.plan.get("variant", []), study.plan.get("blocks", 0)
-    if not isinstance(blocks, int):
-        return 0
     seen = set(study.launches[["variant", "block"]].itertuples(index=False, name=None))
-    return sum((variant.get("name"), block) not in seen for variant in variants for block in range(1, blocks + 1))
+    return sum((variant["name"], block) not in seen for variant in variants for block in range(1, blocks + 1))

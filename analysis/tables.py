@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from analysis.comparisons import Result, first_config
 from analysis.load import Study, as_asked, left_out
 from analysis.scaling import Point
 from analysis.text import clean, compact, listed
+from hvdkan.files import replacing
 
 #: What a spreadsheet takes for the start of a formula, full-width forms included.
 _FORMULA = ("=", "+", "-", "@", "|", "＝", "＋", "－", "＠")  # noqa: RUF001
@@ -30,12 +32,17 @@ class Table:
 
 
 def write_csv(table: Table, directory: Path) -> Path:
-    """Write ``<name>.csv``, numbers to six digits. Text that a spreadsheet would run gets an apostrophe in front."""
+    """Write ``<name>.csv``, whole or not at all, with numbers to six digits.
+
+    Text that a spreadsheet would run gets an apostrophe in front.
+    """
     path = directory / f"{table.name}.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(table.columns)
-        writer.writerows([guarded(cell) for cell in row] for row in table.rows)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow([guarded(column) for column in table.columns])
+    writer.writerows([guarded(cell) for cell in row] for row in table.rows)
+    with replacing(path) as stream:
+        stream.write(text.getvalue().encode())
     return path
 
 

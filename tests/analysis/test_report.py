@@ -2,6 +2,7 @@
 
 import csv
 import html.parser
+import json
 import math
 import os
 import re
@@ -415,3 +416,146 @@ def test_the_analysis_imports_nothing_that_trains():
     )
     root = Path(report.__file__).parents[1]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("key", ["config_transport", "config_backend", "config_operator", "config_task"])
+def test_a_lone_surrogate_in_a_setting_is_only_text(make, save, key):
+    changes = {key: "\ud800", "workers": 1, "nodes": None}
+    page = made(save([make("ddp-1", 1, **changes), make("ddp-1", 2, **changes)]))
+    assert page.source.encode()
+
+
+HUGE = [
+    {"samples_per_s": 1e308},
+    {"samples_per_s": 1e-308},
+    {"peak_memory_bytes": 1e308},
+    {"test_loss": 1e308},
+    {"epoch_loss": [1e308]},
+    {"parameters": {"all": 1e308, "trainable": 1440}},
+    {"exposed": {"fraction": 1e308, "with_s": 1e308, "without_s": 1e308}},
+    {"step_s": [1e308] * 5},
+    {"step_s": [1e-308] * 5},
+    {"step_s": [0.004] * 99 + [1e308]},
+    {"exchange_s": [1e308] * 5},
+    {"block": 10**30},
+    {"attempt": 1e308},
+    {"placement": "9" * 400 + "G1N"},
+    {"grad_bytes": 1e308},
+    {"config_operator": ["pykan"]},
+    {"effective": {"allreduce": ["flat"]}},
+    {"environment": {"a": json.loads("[" * 90 + "]" * 90)}},
+]
+
+
+@pytest.mark.parametrize("change", HUGE, ids=lambda change: str(change)[:40])
+def test_numbers_of_no_world_cost_their_own_record_and_give_no_odd_cell(make, save, change):
+    places = {1: {"workers": 1, "nodes": None}, 2: {"workers": 2, "nodes": None}}
+    made_ = [make(f"mpi-{n}", block, **places[n]) for n in (1, 2) for block in (1, 2)]
+    settings = {key: value for key, value in change.items() if key.startswith("config_")}
+    keys = {key: value for key, value in change.items() if key not in settings}
+    made_ += [make("mpi-2", block, **places[2], **settings) | keys for block in (3, 4)] + [
+        make("mpi-1", 3, **places[1])
+    ]
+    directory = save(made_)
+    page = made(directory)
+    cells = [cell for path in (directory / "tables").iterdir() for row in csv.reader(path.open()) for cell in row]
+    assert not [cell for cell in cells if re.fullmatch(r"-?(nan|inf)", cell)]
+    assert not re.search(r"\b(nan|inf)\b", page.text)
+    # The two good launches of 2G1N are there, whatever became of the others.
+    (row,) = [row for row in table(directory, "scaling") if row["variant"] == "mpi-2"]
+    assert float(row["speedup"]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("study = 5", "study is 5; it must be a text"),
+        (
+            "blocks = 1000000000000",
+            "blocks is 1000000000000; it must be a whole number of at least 1 and at most 10000",
+        ),
+        ("blocks = 2\n[[variant]]\nname = ['x']", "a variant's name is ['x']; it must be a text"),
+        ("x = " + "[" * 5000, "nested too deeply"),
+        ("#" * 2**23, "larger than 4,096 KiB"),
+        ("/dev/zero", "not a regular file"),
+        ("pipe", "not a regular file"),
+    ],
+    ids=["study", "blocks", "name", "nested", "large", "device", "pipe"],
+)
+def test_a_hostile_plan_is_one_line_and_not_read_for_ever(make, save, capsys, content, said):
+    directory = save([make(block=1)])
+    path = directory / "plan.toml"
+    if content == "pipe":
+        os.mkfifo(path)
+    elif content.startswith("/"):
+        path.symlink_to(content)
+    else:
+        path.write_text(content)
+    assert report.main([str(directory)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"error: {path}: ") and said in err and err.count("\n") == 1
+
+
+def test_records_that_cannot_be_read_are_damaged_and_the_others_are_shown(make, save):
+    directory = save([make("mpi-flat", 1)])
+    os.mkfifo(directory / "records" / "a.jsonl")
+    (directory / "records" / "b.jsonl").symlink_to("/proc/self/mem")
+    made(directory)
+    assert [(row["file"], row["reason"]) for row in table(directory, "damaged")] == [
+        ("records/a.jsonl", "not a regular file"), ("records/b.jsonl", "Input/output error"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("redirect", ["| head -1", "2>&-", ">&-", ">&- 2>&-", "> /dev/full 2>&1"])
+def test_a_reader_that_goes_away_spoils_nothing(make, save, redirect):
+    directory = save([make(block=1)])
+    line = f"set -o pipefail; PYTHONUNBUFFERED=1 {sys.executable} -m analysis.report {directory} {redirect}"
+    root = Path(report.__file__).parents[1]
+    done = subprocess.run(["bash", "-c", line], cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (directory / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
+    assert (directory / "tables" / "variants.csv").is_file()
+
+
+def test_a_directory_whose_name_is_no_text(make, save, tmp_path):
+    directory = save([make(block=1)]).rename(tmp_path.parent / os.fsdecode(b"\xff"))
+    done = command(os.fsencode(directory).decode(errors="surrogateescape"))
+    assert (done.returncode, done.stderr) == (0, "")
+    directory.rename(tmp_path)
+
+
+def test_two_reports_at_once_both_succeed(quick, plan, save):
+    directory = save(quick(), plan)
+    root = Path(report.__file__).parents[1]
+    line = [sys.executable, "-m", "analysis.report", str(directory)]
+    both = [subprocess.Popen(line, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [(one.communicate(timeout=120)[1], one.returncode) for one in both] == [(b"", 0)] * 2
+    assert sorted(path.name for path in directory.iterdir()) == ["plan.toml", "records", "report.html", "tables"]
+    assert not [path for path in (directory / "tables").iterdir() if path.suffix != ".csv"]
+
+
+def test_the_files_of_a_report_replace_each_other_whole_and_under_names_of_their_own(make, save, monkeypatch):
+    """What a second report sees and does between any two steps of the first harms neither."""
+    directory = save([make(block=1)])
+    inner, steps = report.write_csv, []
+
+    def between(one, tables):
+        written = inner(one, tables)
+        if not steps:
+            steps.append(one.name)
+            made(directory)
+        return written
+
+    monkeypatch.setattr(report, "write_csv", between)
+    made(directory)
+    assert steps and not [path for path in directory.rglob("*") if path.suffix == ".part"]
+
+
+def test_a_home_that_cannot_be_written_says_nothing(make, save):
+    directory = save([make(block=1)])
+    root = Path(report.__file__).parents[1]
+    line = [sys.executable, "-m", "analysis.report", str(directory)]
+    clean = {k: v for k, v in os.environ.items() if k not in ("MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
+    for places in ({"HOME": "/proc/none"}, {"MPLCONFIGDIR": "/proc/none"}):
+        done = subprocess.run(line, cwd=root, capture_output=True, text=True, env=clean | places, timeout=300)
+        assert (done.returncode, done.stderr) == (0, "")
