@@ -17,6 +17,9 @@ from analysis.text import counted, listed, shown
 
 HIERARCHY, BACKEND, OPERATOR, REPEAT, OTHER = "hierarchy", "backend", "operator", "repeat", "other"
 
+NO_NETWORK = " - says nothing about a network"
+#: What a user gets untouched; a remark on a pair of back ends.
+STOCK = "stock against stock"
 
 #: pykan trains its affine parameters, whose gradient is zero: that belongs to the operator. Without an exchange it
 #: changes nothing but the operator's own time, and is noted.
@@ -217,7 +220,7 @@ def _notes(pair: Pair, baseline: pd.DataFrame, candidate: pd.DataFrame) -> list[
     if pair.kind == BACKEND:
         one, other = _effective(baseline, "transport"), _effective(candidate, "transport")
         if _is_stock(baseline) and _is_stock(candidate):
-            notes.append("stock against stock")
+            notes.append(STOCK)
         if candidate["workers"].max() == 1:
             notes.append("one worker, so nothing is exchanged")
         else:
@@ -271,9 +274,14 @@ def world(rows: pd.DataFrame) -> str:
     if rows["simulated"].any():
         hosts = max(1, int(rows["hosts"].max()))
         where = "one host" if hosts == 1 else f"{hosts} hosts"
-        text = f"on {counted(nodes, 'simulated node')} of {where} - says nothing about a network"
+        text = f"on {counted(nodes, 'simulated node')} of {where}{NO_NETWORK}"
     elif rows["emulated"].any():
         text = "on this emulated cluster"
     else:
         text = "on one node" if nodes <= 1 else "on this cluster"
     return text + (", with more threads than cores" if rows["oversubscribed"].any() else "")
+
+
+def place(marked: Iterable[str], text: str) -> str:
+    """:func:`world` in a few words, for where it has been told in full."""
+    return "on simulated nodes" if "simulated nodes" in marked else text.split(", with ")[0]

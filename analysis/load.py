@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis import parity, shape
+from analysis import machine, parity, shape
 from analysis.text import clean, counted, number, shortened
 from hvdkan import record as records
 from hvdkan import regular
@@ -154,6 +154,8 @@ def row_of(record: dict) -> dict:
     exposed = record.get("exposed") or {}
     losses = record.get("epoch_loss") or []
     steps = _array(record.get("step_s"))
+    environment = record.get("environment") or {}
+    cores, busy = machine.size(record, environment.get("threads"))
     workers, nodes = _size(record, ranks)
     variant = clean(record["variant"] or _unnamed(config, record.get("placement")))
     cell = clean(record["cell"] or "main")
@@ -200,7 +202,11 @@ def row_of(record: dict) -> dict:
         "memory_bytes": number(record.get("peak_memory_bytes")),
         "parameters": number((record.get("parameters") or {}).get("all")),
         "settings": parity.settings(record),
-        "environment": record.get("environment") or {},
+        "environment": environment,
+        "cores": cores,
+        "busy": busy,
+        "load_before": machine.load(environment, "load_before"),
+        "load_after": machine.load(environment, "load_after"),
     }
     row["why_not"] = _why_not(row, losses)
     row["usable"] = not row["why_not"]
