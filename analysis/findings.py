@@ -66,6 +66,8 @@ def in_short(chosen: list[tuple[str, Result]]) -> str:
     place = " Nodes were simulated: nothing here is about a network." if simulated else ""
     if set(outcomes) <= {stats.NO_VERDICT, NOT_COMPARED}:
         blocks = max(result.effect.n if result.effect else 0 for _, result in chosen)
+        if not blocks:
+            return f"In short: nothing could be compared; the findings say why.{place}"
         return (
             f"In short: {stats.NO_VERDICT} from {counted(blocks, 'block')} ({MINIMUM_BLOCKS} are needed); what is here "
             f"shows that the variants run, not which is faster.{place}"

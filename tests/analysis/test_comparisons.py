@@ -356,3 +356,9 @@ def test_a_speedup_has_its_interval_or_its_range(make, study, blocks, said):
 def test_an_exposed_share_has_its_interval_or_its_range(make, study, blocks, said):
     made = [make("mpi-a", block, exposed={"fraction": 0.12 + block / 100}) for block in range(1, blocks + 1)]
     assert said in findings.exposed(study(made))
+
+
+def test_where_nothing_could_be_compared_no_number_of_blocks_is_given(make, study):
+    loaded = study([make("mpi-flat", 1), make("mpi-hierarchical", 1, ran="flat")])
+    result = comparisons.compare(loaded, TWINS)
+    assert findings.in_short([("twins", result)]) == "In short: nothing could be compared; the findings say why."
