@@ -232,11 +232,19 @@ def mismatch(requested: dict, effective: dict, workers: int) -> str:
             continue
         if ran in (None, "none") and workers == 1 and asked != "hierarchical":
             continue
+        if key == "engine" and asked == twin_of(effective):
+            continue
         if key == "engine" and str(ran).split("(")[0] == str(asked).split("(")[0] and "(" not in str(asked):
             continue
         found.append(f"{key} {asked} asked for, {'what ran is not recorded' if ran is None else f'{ran} ran'}")
     reason = effective.get("reason")
     return clean("; ".join(found) + (f" ({reason})" if found and reason else ""))
+
+
+def twin_of(effective: dict) -> str | None:
+    """The hierarchical engine whose flat twin ran under a name of its own, such as `ring`."""
+    evidence = effective.get("evidence")
+    return evidence.get("twin_of") if isinstance(evidence, dict) else None
 
 
 def _why_not(row: dict, losses: list) -> str:

@@ -183,6 +183,42 @@ def test_twins_whose_calls_differ_are_no_exact_ones(make, study, flat, hierarchi
     assert comparisons.compare(study(made), TWINS).notes == ((noted,) if noted else ())
 
 
+def test_a_twin_with_a_name_of_its_own_is_a_twin(make, study):
+    """The flat twin of two_level(cross=ring) is a ring over all ranks, and the record says so."""
+    name = "two_level(cross=ring)"
+    made = both(make, flat={"config_engine": name}, hierarchical={"config_engine": name})
+    for record in made:
+        hierarchical = record["variant"] == "mpi-hierarchical"
+        record["requested"]["engine"] = name
+        record["effective"] |= {"engine": name if hierarchical else "ring"}
+        record["effective"]["evidence"] = {"calls": ["MPI_Isend over 3: 96"]}
+        if not hierarchical:
+            record["effective"]["evidence"]["twin_of"] = name
+    loaded = study(made)
+    assert set(loaded.launches["mismatch"]) == {""}
+    result = comparisons.compare(loaded, TWINS)
+    assert (result.refusal, result.notes) == ("", ())
+    del made[0]["effective"]["evidence"]["twin_of"]
+    assert set(study(made).launches["mismatch"]) == {"", f"engine {name} asked for, ring ran"}
+
+
+def test_settings_of_the_exchange_are_compared_where_a_plan_compares_them(make, study):
+    plan = 'primary = [["mpi-flat", "mpi-flat-after"], ["mpi-flat", "mpi-hierarchical"]]'
+    made = both(make, hierarchical={"config_overlap": False})
+    made += [make("mpi-flat-after", block, config_overlap=False) for block in (1, 2, 3)]
+    loaded = study(made, plan)
+    (pair,) = hierarchy.others(loaded)
+    assert (pair.candidate, comparisons.compare(loaded, pair).refusal) == ("mpi-flat-after", "")
+    assert "overlap (False against True) differ" in comparisons.compare(loaded, TWINS).refusal
+
+
+def test_compressed_gradients_are_not_the_same_work(make, study):
+    plan = 'primary = [["mpi-flat", "mpi-flat-fp16"]]'
+    made = [make("mpi-flat", 1), make("mpi-flat-fp16", 1, config_compression="fp16", grad_bytes=2880)]
+    (pair,) = hierarchy.others(study(made, plan))
+    assert "bytes on the wire (2,880 against 5,760)" in comparisons.compare(study(made, plan), pair).refusal
+
+
 def test_operators_are_compared_with_pykan(quick, study):
     loaded = study(quick())
     (pair,) = hierarchy.operators(loaded)
