@@ -90,7 +90,7 @@ def _pair(result: Result) -> tuple:
 
 def scaling(points: list[Point], name: str, caption: str, gain: str = "speedup") -> Table:
     columns = (
-        "variant", "placement", f"{gain} (geometric mean)", "efficiency (%, of it)", f"{gain}, 95% low",
+        "variant", "placement", f"{gain} (geometric mean)", f"efficiency (%, {gain} / workers)", f"{gain}, 95% low",
         f"{gain}, 95% high", "samples/s (harmonic mean)",
         "step (ms, median)", "launches", "failed", "remarks", "series", "workers", "batch",
     )  # fmt: skip

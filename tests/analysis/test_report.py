@@ -28,7 +28,11 @@ HOSTILE = [
 ]
 
 RATIO = ("step time ratio (geometric mean)", "ratio, 95% low", "ratio, 95% high")
-STEP, SPEEDUP, EFFICIENCY = "candidate step (ms, geometric mean)", "speedup (geometric mean)", "efficiency (%, of it)"
+STEP, SPEEDUP, EFFICIENCY = (
+    "candidate step (ms, geometric mean)",
+    "speedup (geometric mean)",
+    "efficiency (%, speedup / workers)",
+)
 
 
 class Page(html.parser.HTMLParser):
