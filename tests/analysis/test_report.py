@@ -307,6 +307,7 @@ def test_mixed_studies_are_paired_within_a_study_only(make, save):
     assert (row["pairs"], row[RATIO[0]]) == ("1", "1")
 
 
+@pytest.mark.slow
 def test_tens_of_variants(make, save):
     made_ = [
         make(f"mpi-{name}-{width}", block, config_hidden=[width])
@@ -510,6 +511,7 @@ def test_records_that_cannot_be_read_are_damaged_and_the_others_are_shown(make, 
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirect", ["| head -1", "2>&-", ">&-", ">&- 2>&-", "> /dev/full 2>&1"])
 def test_a_reader_that_goes_away_spoils_nothing(make, save, redirect):
     directory = save([make(block=1)])
@@ -521,6 +523,7 @@ def test_a_reader_that_goes_away_spoils_nothing(make, save, redirect):
     assert (directory / "tables" / "variants.csv").is_file()
 
 
+@pytest.mark.slow
 def test_a_directory_whose_name_is_no_text(make, save, tmp_path):
     directory = save([make(block=1)]).rename(tmp_path.parent / os.fsdecode(b"\xff"))
     done = command(os.fsencode(directory).decode(errors="surrogateescape"))
@@ -528,6 +531,7 @@ def test_a_directory_whose_name_is_no_text(make, save, tmp_path):
     directory.rename(tmp_path)
 
 
+@pytest.mark.slow
 def test_two_reports_at_once_both_succeed(quick, plan, save):
     directory = save(quick(), plan)
     root = Path(report.__file__).parents[1]
@@ -555,6 +559,7 @@ def test_the_files_of_a_report_replace_each_other_whole_and_under_names_of_their
     assert steps and not [path for path in directory.rglob("*") if path.suffix == ".part"]
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written_says_nothing(make, save):
     directory = save([make(block=1)])
     root = Path(report.__file__).parents[1]
