@@ -16,7 +16,6 @@ LINE = "srun -N4 --gpus-per-node=2 python -m hvdkan.train"
 @pytest.mark.parametrize(
     ("before", "after", "allreduce"),
     [
-        ("", "", "stock"),
         ("HOROVOD_HIERARCHICAL_ALLREDUCE=0", "", "flat"),
         ("HOROVOD_HIERARCHICAL_ALLREDUCE=1", "", "hierarchical"),
         ("HOROVOD_HIERARCHICAL_ALLREDUCE=1", "--backend ddp", "hierarchical"),
@@ -82,6 +81,12 @@ def test_mpirun_inside_an_allocation(shell, small, single, tmp_path):
     assert found["placement"] == "8G4N"
     assert found["launcher"] == "mpirun"
     assert found["epoch_loss"] == pytest.approx(single["epoch_loss"], rel=1e-5)
+
+
+def test_no_rank_sends_before_those_of_other_nodes_have_left_mpi_init(shell, tmp_path):
+    done = shell(f"srun -N4 --ntasks-per-node=2 python {FAULTY.with_name('leave_init.py')} {tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("together") == 8
 
 
 @pytest.mark.parametrize("backend", ["horovod", "ddp", "mpi"])
