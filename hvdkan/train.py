@@ -52,6 +52,7 @@ def train(
     """Run ``config`` on a started back end; the record on rank 0, None elsewhere."""
     started, load_before = results.now(), provenance.load()
     world, clock = backend.world, Clock(backend.device)
+    watchdog.beat("the data")
     config, data = agreed_data(config, world)
     batch = config.global_batch(world.size)
     cores = world.allgather(provenance.my_cores())

@@ -159,8 +159,9 @@ def test_the_network_sees_the_grids_range_and_the_formula_its_own():
     data = make_data("feynman_I.27.6", 1000, 500, 0.0, 3)
     assert (np.abs(data.inputs) <= 1).all()
     assert np.abs(data.inputs).max() > 0.99
-    d1, d2, n = (1.25 + 0.75 * data.inputs[:, 0], 1.5 + 0.5 * data.inputs[:, 1], 1.25 + 0.75 * data.inputs[:, 2])
-    assert data.targets[:, 0] == pytest.approx(1 / (1 / d1 + n / d2), rel=1e-14)
+    for inputs, targets in ((data.inputs, data.targets), (data.test_inputs, data.test_targets)):
+        d1, d2, n = 1.25 + 0.75 * inputs[:, 0], 1.5 + 0.5 * inputs[:, 1], 1.25 + 0.75 * inputs[:, 2]
+        assert targets[:, 0] == pytest.approx(1 / (1 / d1 + n / d2), rel=1e-14)
     assert (data.digest, data.rows, data.scaling.target_scale) == (None, None, 1.0)
 
 
