@@ -29,6 +29,7 @@ def settings(record: dict) -> dict[str, object]:
         "threads": environment.get("threads", config.get("threads")),
         "affinity": affinity(record.get("ranks") or []),
         "task": config.get("task"),
+        "data": _short((record.get("data") or {}).get("digest")),
         "noise": config.get("noise"),
         "seed": config.get("seed"),
         "hidden": _tuple(config.get("hidden")),

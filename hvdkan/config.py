@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from hvdkan.engines import canonical, listed, refusals
-from hvdkan.tasks import TASKS
+from hvdkan.tasks import FORMULAS, NAMES, READERS, TABLE
 
 BACKENDS = ("single", "horovod", "ddp", "mpi")
 OPERATORS = ("spline", "pykan", "mlp")
@@ -53,6 +53,7 @@ class Choice(Kind):
     def __init__(self, *options: str):
         self.options = options
         self.wanted = "one of " + ", ".join(options)
+        self.placeholder = "{" + ",".join(options) + "}" if len(options) < 9 else "NAME"
 
     def check(self, name, value):
         return value if isinstance(value, str) and value in self.options else self.refuse(name, value)
@@ -131,6 +132,29 @@ class File(Text):
     placeholder = "FILE"
 
 
+class TableFile(File):
+    wanted = f"the name of a file that ends in {', '.join(READERS)}"
+
+    def check(self, name, value):
+        value = super().check(name, value)
+        return value if value.lower().endswith(tuple(READERS)) else self.refuse(name, value)
+
+
+class Columns(Kind):
+    """Names of columns, separated by commas, each once."""
+
+    wanted = "names of columns, separated by commas, each once"
+    placeholder = "A,B,..."
+
+    def read(self, text):
+        return tuple(part.strip() for part in text.split(","))
+
+    def check(self, name, value):
+        if not isinstance(value, list | tuple) or not value or len(set(map(str, value))) < len(value):
+            self.refuse(name, value)
+        return tuple(Text().check(name, item) for item in value)
+
+
 class Labels(Kind):
     wanted = f"NAME=VALUE with NAME one of {', '.join(LABELS)}"
 
@@ -166,9 +190,18 @@ class Config:
     grid: int = _setting(10, Whole(1), "grid intervals of a spline")
     order: int = _setting(3, Whole(1, 10), "spline order k")
     symbolic: bool = _setting(True, Switch(), "pykan's symbolic branch, on in the paper (operator pykan only)")
-    task: str = _setting("squares", Choice(*TASKS), "the function to learn")
-    samples: int = _setting(100_000, Whole(1), "training samples, over all ranks")
-    noise: float = _setting(0.1, Number(0), "standard deviation of the noise added to training targets")
+    task: str = _setting(
+        None, Choice(*NAMES), f"what to learn: {', '.join(NAMES)} (default squares, the paper's; with --data: table)"
+    )
+    data: str | None = _setting(None, TableFile(), f"a table to learn from: {', '.join(READERS)}")
+    target: str | None = _setting(None, Text(), "the column of --data to predict")
+    inputs: tuple[str, ...] | None = _setting(None, Columns(), "the columns to predict it from (default: all others)")
+    samples: int | None = _setting(
+        None, Whole(1), "training samples, over all ranks (default 100000; of tables: all but the test's)"
+    )
+    noise: float = _setting(
+        None, Number(0), "standard deviation of the noise added to training targets (default 0.1; tables have none)"
+    )
     batch_size: int | None = _setting(None, Whole(1), "samples per rank and step (default 1000)")
     global_batch_size: int | None = _setting(None, Whole(1), "samples per step over all ranks, instead of --batch-size")
     epochs: int = _setting(40, Whole(1), "passes over the data")
@@ -203,7 +236,9 @@ class Config:
     one_worker_per_task: bool = _setting(False, Switch(), "under srun: no more workers than Slurm started tasks")
     warmup_steps: int = _setting(5, Whole(0), "first steps left out of the timings")
     probe_steps: int = _setting(40, Whole(0), "steps with and without exchange that measure its exposed time; 0: none")
-    test_samples: int = _setting(1000, Whole(1), "samples of the noiseless test set")
+    test_samples: int | None = _setting(
+        None, Whole(1), "samples of the test set, without noise (default 1000; of tables: a fifth of the rows)"
+    )
     timeout_s: float = _setting(300.0, Number(0, above=True), "longest time without progress before the job is ended")
     record: str | None = _setting(None, File(), "append the run's record to FILE")
     save: str | None = _setting(None, File(), "write the trained model to FILE")
@@ -216,13 +251,38 @@ class Config:
             if value is None and field.default is None:
                 continue
             object.__setattr__(self, field.name, field.metadata["kind"].check(flag(field.name), value))
+        self._resolve_task()
         self._check_together()
+
+    def _resolve_task(self) -> None:
+        """Set the defaults that follow from the task; a table's numbers of samples are known when it has been read."""
+        if self.task is None:
+            object.__setattr__(self, "task", "squares" if self.data is None else TABLE)
+        if self.data is not None and self.task != TABLE:
+            raise ConfigError(f"--data and --task {self.task} are both given; use one of them")
+        if self.data is None:
+            for name, value in (("--target", self.target), ("--inputs", self.inputs)):
+                if value is not None:
+                    raise ConfigError(f"{name} names columns of --data FILE, which is not given")
+            if self.task == TABLE:
+                raise ConfigError(f"--task {TABLE} needs --data FILE")
+        elif self.target is None:
+            raise ConfigError("--data needs --target COLUMN, the column to predict")
+        elif self.target in (self.inputs or ()):
+            raise ConfigError(f"--target {_shown(self.target)} is among --inputs; it cannot be predicted from itself")
+        formula = self.task in FORMULAS
+        if self.noise is not None and self.noise > 0 and not formula:
+            raise ConfigError(f"--noise is {self.noise:g}; it must be 0 with --task {self.task}, which is measured")
+        defaults = {"samples": 100_000, "noise": 0.1, "test_samples": 1000} if formula else {"noise": 0.0}
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     def _check_together(self) -> None:
         if self.batch_size is not None and self.global_batch_size is not None:
             raise ConfigError("--batch-size and --global-batch-size are both given; use one of them")
         batch = self.global_batch_size or self.batch_size
-        if batch is not None and batch > self.samples:
+        if batch is not None and self.samples is not None and batch > self.samples:
             name = "--global-batch-size" if self.global_batch_size else "--batch-size"
             raise ConfigError(f"{name} is {batch}, more than --samples {self.samples}")
         if refusal := next(refusals(self), None):
@@ -236,14 +296,17 @@ class Config:
             raise ConfigError("--simulate-nodes has no meaning with --backend single, which has one worker")
 
     def global_batch(self, size: int) -> int:
-        """Samples of a step over all ``size`` ranks. Raises ConfigError where that is more than there are."""
+        """Samples of a step over all ``size`` ranks. Raises ConfigError where that is more than there are.
+
+        While the number of samples is not known, as in a table that has not been read: what is asked for.
+        """
         if self.global_batch_size is not None:
             return self.global_batch_size
         if self.batch_size is None:
             # The default must not be refused for small data: only what the user asked for is.
-            return min(1000 * size, self.samples)
+            return 1000 * size if self.samples is None else min(1000 * size, self.samples)
         batch = self.batch_size * size
-        if batch > self.samples:
+        if self.samples is not None and batch > self.samples:
             raise ConfigError(
                 f"--batch-size {self.batch_size} on {size} ranks is {batch} a step, more than --samples {self.samples}"
             )
@@ -300,8 +363,7 @@ def parser() -> argparse.ArgumentParser:
         elif isinstance(kind, Wholes):
             made.add_argument(flag(field.name), nargs="+", default=None, help=text, metavar="N")
         else:
-            shown = "{" + ",".join(kind.options) + "}" if isinstance(kind, Choice) else kind.placeholder
-            made.add_argument(flag(field.name), default=None, help=text, metavar=shown)
+            made.add_argument(flag(field.name), default=None, help=text, metavar=kind.placeholder)
     return made
 
 

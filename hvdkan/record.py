@@ -228,9 +228,10 @@ def _finite(value: object) -> object:
 
 
 #: Where numbers live: only there may the three strings stand for numbers (a host may be called "NaN").
-_NUMERIC = frozenset(
-    {"step_s", "exchange_s", "wait_s", "epoch_loss", "test_loss", "exposed", "samples_per_s", "rank_summary"}
-)
+_NUMERIC = frozenset({
+    "step_s", "exchange_s", "wait_s", "epoch_loss", "test_loss", "test_rmse", "exposed", "samples_per_s",
+    "rank_summary",
+})  # fmt: skip
 
 _PLAIN = frozenset({float, int})
 

@@ -32,7 +32,10 @@ MOST_BYTES, MOST_SECONDS, MOST_SEED = 4 * 2**20, 10**9, 2**63 - 1
 _OWN_KEYS = ("name", "ranks", "placement")
 SETTINGS = tuple(field.name for field in dataclasses.fields(Config) if field.name not in RESERVED)
 #: Two variants can be compared only where these agree (and the samples of a step over all ranks).
-PARITY = ("task", "samples", "noise", "epochs", "learning_rate", "seed", "dtype", "device", "threads")
+PARITY = (
+    "task", "data", "target", "inputs", "samples", "noise", "epochs", "learning_rate", "seed", "dtype", "device",
+    "threads",
+)  # fmt: skip
 
 _PLACEMENT = re.compile(r"([1-9][0-9]{0,5})G([1-9][0-9]{0,5})N")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -24,6 +24,7 @@ SAME = {"torch": "2.13.0", "threads": 1, "cpu": "a CPU"}
          "optimiser form (Adam fused, learning rate 0.01 against not recorded, learning rate 0.01)"),
         ({"environment": SAME | {"threads": 2}}, "threads (2 against 1)"),
         ({"ranks": []}, "affinity (not recorded against 0 1, 0 1, 0 1, 0 1)"),
+        ({"data": {"digest": "abc", "rows": 9}}, "data (abc against not recorded)"),
         ({"config_hidden": [64]}, "hidden (64 against 32)"),
         ({"environment": SAME | {"torch": "2.14.0"}}, "torch version (2.14.0 against 2.13.0)"),
         ({"environment": SAME | {"cpu": "another"}}, "CPU model (another against a CPU)"),

@@ -89,6 +89,17 @@ def test_hidden_takes_a_width_or_several():
         (["--cycle-time-ms", "1", "--backend", "mpi"], "--cycle-time-ms", "--backend horovod"),
         (["--no-symbolic"], "--no-symbolic", "--operator pykan"),
         (["--simulate-nodes", "1", "--backend", "single"], "--simulate-nodes", "single"),
+        (["--data", "t.xlsx", "--target", "y"], "'t.xlsx'", "ends in .csv, .npz, .parquet"),
+        (["--data", "t.csv"], "--data", "needs --target COLUMN"),
+        (["--data", "t.csv", "--target", "y", "--task", "squares"], "--task squares", "use one of them"),
+        (["--target", "y"], "--target", "--data FILE, which is not given"),
+        (["--inputs", "a,b"], "--inputs", "--data FILE, which is not given"),
+        (["--task", "table"], "--task table", "needs --data FILE"),
+        (["--data", "t.csv", "--target", "y", "--inputs", "a,y"], "'y'", "predicted from itself"),
+        (["--data", "t.csv", "--target", "y", "--inputs", "a,,b"], "''", "not empty"),
+        (["--data", "t.csv", "--target", "y", "--inputs", "a,a"], "('a', 'a')", "each once"),
+        (["--data", "t.csv", "--target", "y", "--noise", "0.1"], "--noise is 0.1", "must be 0 with --task table"),
+        (["--task", "diabetes", "--noise", "0.1"], "--noise is 0.1", "must be 0 with --task diabetes"),
         (["--speed"], "--speed", ""),
         (["--sampl", "5"], "--sampl", ""),
         (["--samples"], "--samples", "expected one argument"),
@@ -151,6 +162,24 @@ def test_global_batch():
     assert Config(global_batch_size=10).global_batch(4) == 10
     with pytest.raises(ConfigError, match="--batch-size 600 on 2 ranks is 1200 a step, more than --samples 1000"):
         Config(samples=1000, batch_size=600).global_batch(2)
+
+
+def test_numbers_of_a_table_are_not_known_before_it_is_read():
+    config = from_command_line(["--data", "t.csv", "--target", "y", "--inputs", "a, b"], {})
+    assert (config.task, config.inputs) == ("table", ("a", "b"))
+    assert (config.samples, config.test_samples, config.noise) == (None, None, 0.0)
+    assert config.global_batch(4) == 4000
+    assert dataclasses.replace(config, samples=500, test_samples=9).global_batch(4) == 500
+    with pytest.raises(ConfigError, match="--batch-size is 501, more than --samples 500"):
+        dataclasses.replace(config, batch_size=501, samples=500)
+    assert Config.from_dict(config.to_dict()) == config
+    assert Config(task="diabetes").samples is None
+    assert (Config().samples, Config().test_samples, Config().noise) == (100_000, 1000, 0.1)
+
+
+def test_it_is_imported_without_what_only_some_tasks_need(alone):
+    program = "import sys, hvdkan.config; print({'torch', 'scipy', 'sklearn', 'pandas', 'pyarrow'} & set(sys.modules))"
+    assert alone("-c", program).stdout.strip() == "set()"
 
 
 def test_labels():
