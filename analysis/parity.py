@@ -21,6 +21,8 @@ def settings(record: dict) -> dict[str, object]:
         "batch per rank": record.get("batch_per_rank"),
         "global batch": record.get("global_batch"),
         "bytes on the wire": record.get("grad_bytes"),
+        "fusion": "default" if config.get("fusion_mb") is None else config["fusion_mb"],
+        "overlap": config.get("overlap", True),
         "dtype": config.get("dtype"),
         "trainable set": (record.get("parameters") or {}).get("trainable"),
         "optimiser form": _optimiser(record, config),

@@ -11,25 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from hvdkan.engines import canonical, listed, refusals
 from hvdkan.tasks import FORMULAS, NAMES, READERS, TABLE
 
 BACKENDS = ("single", "horovod", "ddp", "mpi")
 OPERATORS = ("spline", "pykan", "mlp")
-ALLREDUCES = ("stock", "flat", "hierarchical")
-#: What can carry out a flat or hierarchical all-reduce, the automatic choice first. `builtin` is the framework's own.
-ENGINES = {
-    "single": {},
-    "horovod": {"flat": ("process_sets", "nccl", "builtin"), "hierarchical": ("process_sets", "nccl")},
-    "ddp": {"flat": ("hook", "builtin"), "hierarchical": ("hook",)},
-    "mpi": {"flat": ("two_level", "flat"), "hierarchical": ("two_level",)},
-}
-
-
-def _engines() -> str:
-    named = {backend: dict.fromkeys(name for names in of.values() for name in names) for backend, of in ENGINES.items()}
-    return "; ".join(f"{backend}: {', '.join(names)}" for backend, names in named.items() if names)
-
-
+COMPRESSIONS = ("none", "fp16")
+ALLREDUCES = ("stock", "flat", "hierarchical", "auto")
 VARIABLE = "HOROVOD_HIERARCHICAL_ALLREDUCE"
 LABELS = ("study", "block", "order", "cell", "variant", "attempt", "launch_id")
 
@@ -225,11 +213,24 @@ class Config:
         None, Whole(1, 1024), "torch threads per rank (default: the rank's share of the cores)"
     )
     allreduce: str = _setting(
-        "stock", Choice(*ALLREDUCES), f"default from {VARIABLE}: 0 flat, 1 hierarchical, unset stock"
+        "stock",
+        Choice(*ALLREDUCES),
+        f"auto: --backend mpi only; default from {VARIABLE}: 0 flat, 1 hierarchical, unset stock",
     )
-    transport: str = _setting("auto", Choice("auto", "mpi", "gloo"), "what Horovod's CPU operations use")
-    engine: str = _setting("auto", Text(), f"what carries the all-reduce out; {_engines()}")
-    fusion_mb: float | None = _setting(None, Number(0), "Horovod's fusion threshold in MiB (default: Horovod's)")
+    allreduce_table: str | None = _setting(
+        None, File(), "what --allreduce auto chooses from, made by mpi.bench --tune FILE (default: measured at start)"
+    )
+    transport: str = _setting(
+        "auto",
+        Choice("auto", "mpi", "gloo"),
+        "what Horovod's CPU operations use; mpi with ddp: our all-reduce as a hook",
+    )
+    engine: str = _setting("auto", Text(), f"what carries the all-reduce out; {listed()}")
+    fusion_mb: float | None = _setting(
+        None, Number(0), "MiB of gradients exchanged at once (default: Horovod's and DDP's own; mpi: 1)"
+    )
+    overlap: bool = _setting(True, Switch(), "exchange during backward where the back end can; --no-overlap: after it")
+    compression: str = _setting("none", Choice(*COMPRESSIONS), "what gradients are sent as; fp16: horovod and ddp only")
     cycle_time_ms: float | None = _setting(None, Number(0, above=True), "Horovod's cycle time (default: Horovod's)")
     simulate_nodes: tuple[int, ...] | None = _setting(None, Wholes(), "workers of each simulated node, as in 2,2")
     one_worker_per_task: bool = _setting(False, Switch(), "under srun: no more workers than Slurm started tasks")
@@ -284,18 +285,9 @@ class Config:
         if batch is not None and self.samples is not None and batch > self.samples:
             name = "--global-batch-size" if self.global_batch_size else "--batch-size"
             raise ConfigError(f"{name} is {batch}, more than --samples {self.samples}")
-        engines = ENGINES[self.backend].get(self.allreduce, ())
-        if self.engine != "auto" and self.engine not in engines:
-            choices = ", ".join(("auto", *engines))
-            raise ConfigError(
-                f"--engine is {_shown(self.engine)}; with --backend {self.backend} --allreduce {self.allreduce} "
-                f"it must be one of {choices}"
-            )
-        for name in ("fusion_mb", "cycle_time_ms"):
-            if getattr(self, name) is not None and self.backend != "horovod":
-                raise ConfigError(f"{flag(name)} is a setting of --backend horovod, not of {self.backend}")
-        if self.transport != "auto" and self.backend != "horovod":
-            raise ConfigError(f"--transport is a setting of --backend horovod, not of {self.backend}")
+        if refusal := next(refusals(self), None):
+            raise ConfigError(refusal)
+        object.__setattr__(self, "engine", canonical(self))
         if self.save is not None and self.save == self.record:
             raise ConfigError(f"--record and --save are both '{self.save}'; they must be two files")
         if not self.symbolic and self.operator != "pykan":

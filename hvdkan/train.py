@@ -25,10 +25,11 @@ import torch
 from hvdkan import checkpoint, nested, provenance, record, results, signals
 from hvdkan.agreement import agree_on_data, refuse_together
 from hvdkan.backends import make_backend
-from hvdkan.backends.base import SCHEDULED, Backend, Wrapped, check_used
+from hvdkan.backends.base import Backend, Wrapped, check_used
 from hvdkan.backends.world import World, abort
 from hvdkan.clock import Clock
-from hvdkan.config import ENGINES, Config, ConfigError, first_line, from_command_line
+from hvdkan.config import Config, ConfigError, first_line, from_command_line
+from hvdkan.engines import engines
 from hvdkan.failure import end_job
 from hvdkan.files import why_unwritable
 from hvdkan.launcher import Launcher, LaunchError, detect, job_of
@@ -107,6 +108,7 @@ def train(
 
     watchdog.beat("the ranks' results")
     measured.place = provenance.place(backend, cores[world.rank], threads)
+    backend.effective.evidence["exchange"] = wrapped.evidence()
     gathered = world.allgather(measured)
     if world.rank != 0:
         return None
@@ -123,13 +125,13 @@ def train(
         "launcher": launcher.kind,
         "optimizer": "Adam fused",
         "effective": vars(backend.effective),
-        "exchange_of": exchange_of(backend),
+        "exchange_of": exchange_of(wrapped),
         "steps": steps,
         "warmup_steps": warmup,
         "global_batch": batch,
         "batch_per_rank": math.ceil(batch / world.size),
         "parameters": model.parameter_counts(),
-        "grad_bytes": sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
+        "grad_bytes": grad_bytes(model, config.compression),
         "environment": provenance.environment(threads, commit, load_before),
     }
 
@@ -197,10 +199,17 @@ def evaluate(model: torch.nn.Module, data: Data, backend: Backend, dtype: torch.
     return float((answers - torch.from_numpy(data.test_targets[mine])).square().sum()), len(mine)
 
 
-def exchange_of(backend: Backend) -> str:
+def exchange_of(wrapped: Wrapped) -> str:
     """What ``exchange_s`` times: training's call, or one of the same bytes where training exchanges piece by piece."""
-    fused = backend.name == "mpi" or backend.effective.engine in SCHEDULED
-    return "training's own call" if fused else "one call on all gradients; training exchanges them in pieces"
+    if wrapped.whole:
+        return "training's own call"
+    return "one call on all gradients; training exchanges them in pieces"
+
+
+def grad_bytes(model: torch.nn.Module, compression: str) -> int:
+    """Bytes of one gradient as it is sent."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return sum(one.numel() * (2 if compression == "fp16" else one.element_size()) for one in trained)
 
 
 def probe_exchange(
@@ -297,7 +306,7 @@ def resolved(config: Config, launcher: Launcher) -> dict:
     width = [inputs, *config.hidden, 1]
     if config.simulate_nodes is not None:
         Topology.simulated(config.simulate_nodes, launcher.size)
-    choices = ENGINES[config.backend].get(config.allreduce, ("builtin",))
+    choices = engines(config) or ("builtin",)
     batch = config.global_batch(launcher.size)
     found = {"width": width, "global_batch": batch, "batch_per_rank": math.ceil(batch / launcher.size)}
     found |= {"steps": config.epochs * math.ceil(config.samples / batch), "engines": choices}

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 import torch
 
-from hvdkan.backends.base import Backend, Fused, Wrapped
+from hvdkan.backends.base import Backend, Fused, Wrapped, sent_as
 from hvdkan.backends.mpi import pin_han
-from hvdkan.config import ENGINES, VARIABLE, ConfigError
+from hvdkan.config import VARIABLE, Config, ConfigError
+from hvdkan.engines import ENGINES
 from hvdkan.launcher import check_size
 from mpi.schedules import Step, groups, two_level
 
@@ -37,6 +38,11 @@ class Horovod(Backend):
             "cycle_time_ms": os.environ.get("HOROVOD_CYCLE_TIME", "default"),
             "fusion_bytes": os.environ.get("HOROVOD_FUSION_THRESHOLD", "default"),
         }
+        if engine == "process_sets" and self.config.fusion_mb is not None:
+            raise ConfigError(
+                "--fusion-mb has no meaning with --engine process_sets: all gradients are exchanged at once"
+            )
+        self._compression = getattr(hvd.Compression, self.config.compression)
         self.effective, self._plan = self.resolve(engine, transport, evidence)
         self._start_horovod(engine)
         check_size(self.launcher, hvd.size(), "Horovod")
@@ -115,22 +121,29 @@ class Horovod(Backend):
 
     def wrap(self, model, optimizer) -> Wrapped:
         if self.effective.engine == "process_sets":
-            return Fused(model, optimizer, self.average_)
+            return AtOnce(model, optimizer, self.average_, self.config.compression)
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-        return Distributed(model, self._hvd.DistributedOptimizer(optimizer, named_parameters=named))
-
-    def without_exchange(self, wrapped):
-        return wrapped.paused() if isinstance(wrapped, Distributed) else super().without_exchange(wrapped)
+        distributed = self._hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=named,
+            compression=self._compression,
+            # With a pass to come its hooks exchange nothing: synchronize() then starts and ends all exchanges.
+            backward_passes_per_step=1 if self.config.overlap else 2,
+        )
+        return Distributed(model, distributed, self.config)
 
     def average_(self, buffer: torch.Tensor) -> None:
-        if self.effective.engine != "process_sets":
-            self.traced("allreduce", self.world.size, buffer.numel())
-            self._hvd.allreduce_(buffer, op=self._hvd.Average, name="hvdkan.average")
+        sent, context = self._compression.compress(buffer)
+        if self.effective.engine == "process_sets":
+            shard = sent
+            for step in two_level(self._plan, sent.numel(), self.world.rank):
+                shard = self._run(step, sent, shard)
+            torch.div(shard, self.world.size, out=buffer)
             return
-        shard = buffer
-        for step in two_level(self._plan, buffer.numel(), self.world.rank):
-            shard = self._run(step, buffer, shard)
-        torch.div(shard, self.world.size, out=buffer)
+        self.traced("allreduce", self.world.size, buffer.numel())
+        self._hvd.allreduce_(sent, op=self._hvd.Average, name="hvdkan.average")
+        if sent is not buffer:
+            buffer.copy_(self._compression.decompress(sent, context))
 
     def _run(self, step: Step, buffer: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
         hvd, members = self._hvd, self._set_of[step.group]
@@ -156,8 +169,36 @@ class Horovod(Backend):
         return "allreduce" if whole else step.operation.replace("_", "")
 
 
+class AtOnce(Fused):
+    """All gradients in one buffer, sent in the type that the compression makes of them."""
+
+    def __init__(self, model, optimizer, average_, compression: str):
+        super().__init__(model, optimizer, average_)
+        self._compression = compression
+
+    def evidence(self):
+        sent = torch.float16 if self._compression == "fp16" else self.buffer.dtype
+        size = self.buffer.numel() * sent.itemsize
+        return super().evidence() | {"bytes": [size], **sent_as(sent, self._compression)}
+
+
 class Distributed(Wrapped):
     """hvd.DistributedOptimizer: gradients are exchanged during backward and awaited before the step."""
+
+    def __init__(self, model, optimizer, config: Config):
+        super().__init__(model, optimizer)
+        self._config, self._passes = config, optimizer.backward_passes_per_step
+
+    def evidence(self):
+        """Which gradients go together is Horovod's choice at run time, by when they are ready: no count of buckets."""
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        sent = torch.float16 if self._config.compression == "fp16" else trained[0].dtype
+        return {
+            "tensors": len(trained),
+            "bytes": [sum(parameter.numel() for parameter in trained) * sent.itemsize],
+            "overlap": self._passes == 1,
+            **sent_as(sent, self._config.compression),
+        }
 
     def exchange(self) -> None:
         self.optimizer.synchronize()
@@ -175,4 +216,4 @@ class Distributed(Wrapped):
             yield
         finally:
             del self.exchange
-            self.optimizer.set_backward_passes_per_step(1)
+            self.optimizer.set_backward_passes_per_step(self._passes)

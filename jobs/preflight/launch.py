@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hvdkan.config import ENGINES, VARIABLE, ConfigError, from_command_line
+from hvdkan.config import VARIABLE, ConfigError, from_command_line
+from hvdkan.engines import ENGINES
 from hvdkan.launcher import Launcher, LaunchError, check_size
 from hvdkan.nested import Nested
 from jobs.preflight.findings import Finding, counted, failure, named, ok, warning

@@ -14,6 +14,8 @@ SAME = {"torch": "2.13.0", "threads": 1, "cpu": "a CPU"}
         ({"batch_per_rank": 500}, "batch per rank (500 against 1,000)"),
         ({"global_batch": 2000}, "global batch (2,000 against 4,000)"),
         ({"grad_bytes": 10904}, "bytes on the wire (10,904 against 5,760)"),
+        ({"config_fusion_mb": 0.5}, "fusion (0.5 against default)"),
+        ({"config_overlap": False}, "overlap (False against True)"),
         ({"config_dtype": "float64"}, "dtype (float64 against float32)"),
         ({"parameters": {"all": 2726, "trainable": 1824}}, "trainable set (1,824 against 1,440)"),
         ({"config_learning_rate": 0.1},

@@ -1,5 +1,7 @@
 import argparse
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -64,6 +66,26 @@ def test_hidden_takes_a_width_or_several():
         (["--batch-size", "200000"], "200000", "more than --samples 100000"),
         (["--global-batch-size", "200000"], "200000", "more than --samples 100000"),
         (["--batch-size", "5", "--global-batch-size", "5"], "--global-batch-size", "use one of them"),
+        (["--backend", "mpi", "--engine", "ring", "--allreduce", "hierarchical"], "'ring'", "auto, two_level, leader"),
+        (["--backend", "mpi", "--engine", "warp", "--allreduce", "flat"], "'warp'", "leader, flat, ring"),
+        (["--backend", "mpi", "--engine", "two_level(cross=x)", "--allreduce", "flat"], "cross of two_level is 'x'",
+         "flat, ring, recursive_doubling"),
+        (["--backend", "mpi", "--engine", "ring(chunks=99)", "--allreduce", "flat"], "'99'", "from 1 to 64"),
+        (["--backend", "mpi", "--engine", "ring(" + "x" * 500, "--allreduce", "flat"], "ring(xxx", "it must be one of"),
+        (["--backend", "mpi", "--engine", "ring", "--allreduce", "auto"], "'ring'", "it must be one of auto"),
+        (["--backend", "mpi", "--engine", "ring"], "'ring'", "it must be one of auto"),
+        (["--allreduce", "auto"], "'auto'", "--backend horovod it must be one of stock, flat, hierarchical"),
+        (["--backend", "ddp", "--transport", "mpi", "--allreduce", "auto"], "'auto'", "stock, flat, hierarchical"),
+        (["--backend", "mpi", "--allreduce-table", "x"], "--allreduce-table", "--allreduce is 'stock'"),
+        (["--backend", "mpi", "--transport", "mpi"], "--transport", "horovod and ddp"),
+        (["--backend", "ddp", "--engine", "ring", "--allreduce", "flat"], "'ring'", "auto, hook, builtin"),
+        (["--backend", "ddp", "--no-overlap", "--fusion-mb", "1"], "--no-overlap", "use one of them"),
+        (["--backend", "mpi", "--compression", "fp16"], "'fp16'", "must be none"),
+        (["--backend", "ddp", "--transport", "mpi", "--compression", "fp16"], "'fp16'", "must be none"),
+        (["--compression", "fp8"], "'fp8'", "none, fp16"),
+        (["--backend", "single", "--fusion-mb", "1"], "--fusion-mb", "single"),
+        (["--backend", "single", "--no-overlap"], "--no-overlap", "single"),
+        (["--backend", "single", "--compression", "fp16"], "--compression fp16", "single"),
         (["--cycle-time-ms", "1", "--backend", "mpi"], "--cycle-time-ms", "--backend horovod"),
         (["--no-symbolic"], "--no-symbolic", "--operator pykan"),
         (["--simulate-nodes", "1", "--backend", "single"], "--simulate-nodes", "single"),
@@ -82,7 +104,7 @@ def test_hidden_takes_a_width_or_several():
         (["--sampl", "5"], "--sampl", ""),
         (["--samples"], "--samples", "expected one argument"),
     ],
-)
+)  # fmt: skip
 def test_bad_values_are_named_with_the_choices(flags, value, choices):
     text = refusal(*flags)
     assert value in text
@@ -117,6 +139,20 @@ def test_a_plans_values_are_checked_alike(settings, text):
     with pytest.raises(ConfigError) as raised:
         Config.from_dict(settings)
     assert text in str(raised.value)
+
+
+def test_an_algorithm_is_recorded_by_one_name():
+    config = Config(backend="mpi", allreduce="hierarchical", engine="two_level( cross = flat , chunks=4 )")
+    assert config.engine == "two_level(chunks=4)"
+    assert Config.from_dict(config.to_dict()) == config
+    config = Config(backend="ddp", transport="mpi", allreduce="flat", engine="leader(cross=ring)")
+    assert config.engine == "leader"
+
+
+def test_settings_are_read_without_torch_and_mpi():
+    """What launches jobs runs on login nodes that have neither."""
+    code = "import sys, hvdkan.config; sys.exit('torch' in sys.modules or 'mpi4py' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_global_batch():

@@ -260,4 +260,4 @@ NCCL = {**CPU, "nccl": True, "cuda": True}
 def test_engines_that_can_act(built, kind, gpus, simulated, mpi4py, horovod, mpi):
     finding = launch.judge_engines(built, Launcher(kind), gpus, simulated, mpi4py)
     assert (finding.check, finding.level) == ("engines", "ok")
-    assert finding.text == f"horovod {horovod}; ddp hook; mpi two_level{mpi}"
+    assert finding.text == f"horovod {horovod}; ddp hook; mpi two_level{mpi}, leader{mpi}"
