@@ -215,7 +215,9 @@ def _too_large(rows: str, columns: int) -> str:
 
 
 def _line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    """What a library says, on one line; it may quote pages of a damaged file."""
+    text = (str(error) or type(error).__name__).splitlines()[0]
+    return text if len(text) <= 120 else text[:117] + "..."
 
 
 def shown(text: str) -> str:
