@@ -15,7 +15,8 @@ import torch
 
 import hvdkan
 from hvdkan.backends.world import World, open_world
-from hvdkan.config import VARIABLE, Config, ConfigError, first_line, flag
+from hvdkan.config import VARIABLE, Config, flag
+from hvdkan.kinds import ConfigError, first_line
 from hvdkan.launcher import Launcher
 from hvdkan.tasks import Data
 from hvdkan.watchdog import Watchdog

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hvdkan.config import Config, ConfigError, first_line
+from hvdkan.config import Config
 from hvdkan.files import replacing
+from hvdkan.kinds import ConfigError, first_line
 from hvdkan.models import build_model
 from hvdkan.tasks import FORMULAS, Scaling
 

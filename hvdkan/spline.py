@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hvdkan.config import ConfigError
+from hvdkan.kinds import ConfigError
 
 #: Above this many knots a binary search beats comparing with each knot in turn.
 _COMPARE_AT_MOST = 64

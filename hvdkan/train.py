@@ -28,10 +28,11 @@ from hvdkan.backends import make_backend
 from hvdkan.backends.base import Backend, Wrapped, check_used
 from hvdkan.backends.world import World, abort
 from hvdkan.clock import Clock
-from hvdkan.config import Config, ConfigError, first_line, from_command_line
+from hvdkan.config import Config, from_command_line
 from hvdkan.engines import engines
 from hvdkan.failure import end_job
 from hvdkan.files import why_unwritable
+from hvdkan.kinds import ConfigError, first_line
 from hvdkan.launcher import Launcher, LaunchError, detect, job_of
 from hvdkan.models import parameter_digest
 from hvdkan.probe import Probe, probe

@@ -16,8 +16,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from hvdkan.backends.base import Backend, Wrapped, sent_as
 from hvdkan.backends.mpi import pin_han
 from hvdkan.backends.over_mpi import OverMpi, open_over_mpi
-from hvdkan.config import ConfigError
 from hvdkan.engines import runs_ours
+from hvdkan.kinds import ConfigError
 from mpi.schedules import Step, groups, two_level
 from mpi.topology import Topology
 

@@ -9,7 +9,7 @@ import torch
 from hvdkan.backends.base import Backend, Wrapped
 from hvdkan.backends.buckets import DEFAULT_MIB, Buckets
 from hvdkan.backends.over_mpi import OverMpi, chosen, open_over_mpi
-from hvdkan.config import ConfigError
+from hvdkan.kinds import ConfigError
 
 
 class Mpi(Backend):
