@@ -192,7 +192,9 @@ def probe_exchange(
         watchdog.beat("a step of the probe")
         train_step(wrapped, *tensors, mine, batch, backend.world.size).item()
 
-    return probe(backend, wrapped, step, config.probe_steps, clock)
+    measured = probe(backend, wrapped, step, config.probe_steps, clock)
+    backend.effective.evidence.update(backend.watched(step))
+    return measured
 
 
 def make_optimizer(model: torch.nn.Module, config: Config) -> torch.optim.Optimizer:

@@ -6,9 +6,11 @@ import os
 import re
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from hvdkan import timeline
 from hvdkan.backends.base import Backend, Fused, Wrapped, sent_as
 from hvdkan.backends.han import need_han, pin_han
 from hvdkan.config import VARIABLE, Config, ConfigError
@@ -18,6 +20,9 @@ from mpi.schedules import Step, groups, two_level
 
 #: Horovod's own hierarchies and what turns them on. No machine with several GPUs was at hand: untested.
 VARIABLES_OF_NCCL = {"nccl": VARIABLE, "torus": "HOROVOD_TORUS_ALLREDUCE"}
+
+
+_WATCHED_STEPS = 5
 
 
 class Horovod(Backend):
@@ -76,6 +81,8 @@ class Horovod(Backend):
             os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(config.fusion_mb * 2**20))
         if config.cycle_time_ms is not None:
             os.environ["HOROVOD_CYCLE_TIME"] = f"{config.cycle_time_ms:g}"
+        if config.probe_steps > 0:
+            os.environ.setdefault(timeline.VARIABLE, timeline.ON_DEMAND)
         # A rank that waits for another in vain ends the job instead of hanging.
         os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(max(1, int(config.timeout_s / 2))))
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(max(2, int(config.timeout_s))))
@@ -150,6 +157,17 @@ class Horovod(Backend):
             backward_passes_per_step=1 if self.config.overlap else 2,
         )
         return Distributed(model, distributed, self.config)
+
+    def watched(self, step) -> dict[str, Any]:
+        def steps() -> None:
+            self.world.barrier()
+            for _ in range(_WATCHED_STEPS):
+                step()
+
+        if self.world.rank != 0 or os.environ.get(timeline.VARIABLE) != timeline.ON_DEMAND:
+            steps()
+            return {}
+        return {"timeline": timeline.split(timeline.recorded(self._hvd, steps))}
 
     def average_(self, buffer: torch.Tensor) -> None:
         sent, context = self._compression.compress(buffer)

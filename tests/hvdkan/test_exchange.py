@@ -174,6 +174,16 @@ def test_horovod_without_overlap(runs):
         assert (found["tensors"], found["started_in_backward"], found["overlap"]) == (6, started, started > 0)
 
 
+@pytest.mark.parametrize("name", ["during", "after", "process_sets fp16"])
+def test_horovods_timeline_is_split(runs, name):
+    found = runs("horovod")[name]["effective"]["evidence"]["timeline"]
+    assert 1 <= found["steps"] <= 5
+    assert found["waiting_s"] > 0
+    assert 0 < found["exchanging_s"] < 1
+    # One buffer needs no fusion buffer.
+    assert (found["copying_s"] > 0) is (name != "process_sets fp16")
+
+
 @pytest.mark.parametrize(("backend", "name"), [pair for pair in NAMES if "fp16" in pair[1]])
 def test_compressed_gradients_are_half_as_long(runs, backend, name):
     found = runs(backend)[name]
