@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hvdkan import checkpoint, nested, provenance, record, results, signals
+from hvdkan import checkpoint, nccl_log, nested, provenance, record, results, signals
 from hvdkan.agreement import refuse_together
 from hvdkan.backends import make_backend
 from hvdkan.backends.base import Backend, Wrapped, check_used
@@ -107,6 +107,8 @@ def train(
     watchdog.beat("the ranks' results")
     measured.place = provenance.place(backend, cores[world.rank], threads)
     backend.effective.evidence["exchange"] = wrapped.evidence()
+    if said := nccl_log.own():
+        backend.effective.evidence["nccl"] = said
     gathered = world.allgather(measured)
     if world.rank != 0:
         return None
