@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 _HIERARCHIES = ("two_level", *(name for name in CROSS if name != "two_level"))
 _FLAT = tuple(name for name in NAMES if name not in (*CROSS, "auto"))
+_HOROVOD = ("process_sets", "nccl", "torus", "han")
 #: The engines of each back end, the automatic choice first. `builtin` is the framework's own.
 ENGINES = {
     "single": {},
-    "horovod": {"flat": ("process_sets", "nccl", "builtin"), "hierarchical": ("process_sets", "nccl")},
+    "horovod": {"flat": (*_HOROVOD, "builtin"), "hierarchical": _HOROVOD},
     "ddp": {"flat": ("hook", "builtin"), "hierarchical": ("hook",)},
     # Names of mpi.algorithms; a hierarchy's name with a flat all-reduce means its flat twin.
     "mpi": {"flat": (*_HIERARCHIES, *_FLAT), "hierarchical": _HIERARCHIES},

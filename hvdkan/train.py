@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hvdkan import checkpoint, nested, provenance, record, results, signals
+from hvdkan import checkpoint, nccl_log, nested, provenance, record, results, signals
 from hvdkan.agreement import agree_on_data, refuse_together
 from hvdkan.backends import make_backend
 from hvdkan.backends.base import Backend, Wrapped, check_used
@@ -110,6 +110,8 @@ def train(
     watchdog.beat("the ranks' results")
     measured.place = provenance.place(backend, cores[world.rank], threads)
     backend.effective.evidence["exchange"] = wrapped.evidence()
+    if said := nccl_log.own():
+        backend.effective.evidence["nccl"] = said
     gathered = world.allgather(measured)
     if world.rank != 0:
         return None
@@ -227,7 +229,9 @@ def probe_exchange(
         watchdog.beat("a step of the probe")
         train_step(wrapped, *tensors, mine, batch, backend.world.size).item()
 
-    return probe(backend, wrapped, step, config.probe_steps, clock)
+    measured = probe(backend, wrapped, step, config.probe_steps, clock)
+    backend.effective.evidence.update(backend.watched(step))
+    return measured
 
 
 def make_optimizer(model: torch.nn.Module, config: Config) -> torch.optim.Optimizer:

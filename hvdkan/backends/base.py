@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -220,6 +220,10 @@ class Backend:
     def wrap(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Wrapped:
         """A model of any kind, ready to train with this back end's exchange."""
         return Wrapped(model, optimizer)
+
+    def watched(self, step: Callable[[], object]) -> dict[str, Any]:
+        """Evidence of what a few steps do, made for this and not timed. Collective."""
+        return {}
 
     def average_(self, buffer: torch.Tensor) -> None:
         """Average a flat buffer over the ranks, in place, by the call that training uses."""

@@ -49,6 +49,7 @@ class Buckets(Fused):
         self._started: list = []
         self._overlap = overlap and len(buckets) > 1
         self._watching = False
+        self._started_in_backward = 0
         if self._overlap:
             for number, bucket in enumerate(buckets):
                 for place in bucket:
@@ -60,7 +61,12 @@ class Buckets(Fused):
 
     def evidence(self) -> dict[str, Any]:
         sizes = [part.numel() * part.element_size() for part in self._parts]
-        return super().evidence() | {"buckets": len(sizes), "bytes": sizes, "overlap": self._overlap}
+        return super().evidence() | {
+            "buckets": len(sizes),
+            "bytes": sizes,
+            "overlap": self._started_in_backward > 0,
+            "started_in_backward": self._started_in_backward,
+        }
 
     def backward(self, loss: torch.Tensor) -> None:
         if self._started:
@@ -91,6 +97,7 @@ class Buckets(Fused):
         if self.whole:
             super().exchange()
             return
+        self._started_in_backward = len(self._started)
         while len(self._started) < len(self._parts):
             self._start_next()
         for one in self._started:

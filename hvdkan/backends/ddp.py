@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 from hvdkan.backends.base import Backend, Wrapped, sent_as
-from hvdkan.backends.mpi import pin_han
+from hvdkan.backends.han import pin_han
 from hvdkan.backends.over_mpi import OverMpi, open_over_mpi
 from hvdkan.engines import runs_ours
 from hvdkan.kinds import ConfigError
@@ -32,7 +32,7 @@ class DDP(Backend):
     _over_mpi: OverMpi | None = None
 
     def start(self) -> None:
-        mca = pin_han(self.config.allreduce) if runs_ours(self.config) else {}
+        mca = pin_han(self.config) if runs_ours(self.config) else {}
         super().start()
         if runs_ours(self.config) and self.launcher.kind in ("torchrun", "horovodrun"):
             kind = self.launcher.kind

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from hvdkan.backends.base import Backend, Wrapped
 from hvdkan.backends.buckets import DEFAULT_MIB, Buckets
+from hvdkan.backends.han import pin_han
 from hvdkan.backends.over_mpi import OverMpi, chosen, open_over_mpi
 from hvdkan.kinds import ConfigError
 
@@ -17,7 +16,7 @@ class Mpi(Backend):
     _exchange: OverMpi | None = None
 
     def start(self) -> None:
-        mca = pin_han(self.config.allreduce)
+        mca = pin_han(self.config)
         super().start()
         if self.launcher.kind in ("torchrun", "horovodrun"):
             raise ConfigError(f"--backend mpi has no MPI under {self.launcher.kind}; start it with mpirun or srun")
@@ -38,14 +37,3 @@ class Mpi(Backend):
 
     def average_(self, buffer: torch.Tensor) -> None:
         self._exchange.average_(buffer, observed=self.trace is not None)
-
-
-def pin_han(allreduce: str) -> dict[str, str]:
-    """Keep Open MPI's own hierarchical collectives off, unless stock was asked for; before MPI is initialised.
-
-    Open MPI 5 prefers `han` across nodes, so that its plain MPI_Allreduce is no flat baseline.
-    """
-    name = "OMPI_MCA_coll_han_priority"
-    if allreduce != "stock":
-        os.environ[name] = "0"
-    return {name: os.environ.get(name, "unset")}

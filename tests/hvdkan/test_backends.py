@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hvdkan.backends.base import Fused, check_used, device_index
+from hvdkan.backends.horovod import has_torus
 from hvdkan.config import ConfigError
 from mpi.topology import Topology
 
@@ -50,6 +51,13 @@ def test_fused_gradients_stay_views_of_one_buffer():
     assert torch.equal(wrapped.buffer, gradients)
     assert torch.equal(sent[-1], gradients)
     assert gradients.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("version", "torus"), [("0.27.0", False), ("0.28.0", True), ("0.28.1", True), ("1.0", True), ("0.28rc1", True)]
+)
+def test_versions_of_horovod_with_a_torus(version, torus):
+    assert has_torus(version) is torus
 
 
 @pytest.mark.launch

@@ -87,7 +87,8 @@ def test_buckets_start_during_backward():
         assert events == [*EACH, "backward ends", *WAITS]
         events.clear()
     assert made.evidence() == {
-        "buckets": 3, "bytes": [12, 8, 4], "overlap": True, "compression": "none", "wire_dtype": "float32",
+        "buckets": 3, "bytes": [12, 8, 4], "overlap": True, "started_in_backward": 3, "compression": "none",
+        "wire_dtype": "float32",
     }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def test_hidden_takes_a_width_or_several():
         (["--operator", "kan"], "'kan'", "spline, pykan, mlp"),
         (["--task", "cubes"], "'cubes'", "squares"),
         (["--allreduce", "ring"], "'ring'", "stock, flat, hierarchical"),
-        (["--engine", "warp", "--allreduce", "flat"], "'warp'", "auto, process_sets, nccl, builtin"),
+        (["--engine", "warp", "--allreduce", "flat"], "'warp'", "auto, process_sets, nccl, torus, han, builtin"),
         (["--engine", "hook", "--backend", "ddp"], "'hook'", "it must be one of auto"),
         (["--samples", "-5"], "-5", "at least 1"),
         (["--samples", "1e5"], "'1e5'", "a whole number"),

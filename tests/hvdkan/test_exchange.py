@@ -51,6 +51,7 @@ RUNS = {
         "after": "--no-overlap",
         "fp16": "--compression fp16",
         "process_sets fp16": "--allreduce hierarchical --compression fp16",
+        "han": "--allreduce hierarchical --engine han --fusion-mb 1 REAL",
         "after fp16": "--allreduce flat --engine builtin --no-overlap --compression fp16",
     },
 }
@@ -70,7 +71,8 @@ def runs(mpirun, tmp_path_factory):
                 '{"schema": "1", "tables": {"2,2": [{"bytes": 64, "algorithm": "ring"}, '
                 '{"bytes": 4096, "algorithm": "leader(cross=ring)"}]}}'
             )
-            lines = [f"{COMMON} --simulate-nodes 2,2 {flags}" for flags in RUNS[backend].values()]
+            nodes = "--simulate-nodes 2,2"
+            lines = [f"{COMMON} {flags} {nodes}".replace(f"REAL {nodes}", "") for flags in RUNS[backend].values()]
             (place / "flags").write_text("\n".join(lines).replace("TABLE", str(place / "table.json")))
             done = mpirun(4, PROGRAMS / "many_runs.py", place / "flags", place / "r.jsonl", timeout=240)
             assert done.returncode == 0, done.stderr
@@ -166,9 +168,20 @@ def test_without_overlap_ddp_has_one_bucket(runs):
 
 
 def test_horovod_without_overlap(runs):
-    assert exchange(runs, "horovod", "during")["overlap"] is True
-    assert exchange(runs, "horovod", "after")["overlap"] is False
-    assert exchange(runs, "horovod", "after")["tensors"] == 6
+    """Counted as training went: exchanges that were under way when backward had ended."""
+    for name, started in (("during", 6), ("after", 0)):
+        found = exchange(runs, "horovod", name)
+        assert (found["tensors"], found["started_in_backward"], found["overlap"]) == (6, started, started > 0)
+
+
+@pytest.mark.parametrize("name", ["during", "after", "process_sets fp16"])
+def test_horovods_timeline_is_split(runs, name):
+    found = runs("horovod")[name]["effective"]["evidence"]["timeline"]
+    assert 1 <= found["steps"] <= 5
+    assert found["waiting_s"] > 0
+    assert 0 < found["exchanging_s"] < 1
+    # One buffer needs no fusion buffer.
+    assert (found["copying_s"] > 0) is (name != "process_sets fp16")
 
 
 @pytest.mark.parametrize(("backend", "name"), [pair for pair in NAMES if "fp16" in pair[1]])
@@ -199,6 +212,18 @@ def test_auto_chooses_from_a_file(runs):
     assert found["evidence"]["chosen"] == {"1920": "leader"}
 
 
+def test_han_on_one_node_is_flat(runs):
+    found = runs("horovod")["han"]["effective"]
+    assert (found["allreduce"], found["engine"], found["reason"]) == ("flat", "builtin", "one node")
+    assert found["evidence"]["twin_of"] == "han"
+
+
+def test_mpi_reads_hans_priority(mpirun):
+    done = mpirun(2, PROGRAMS / "han.py", "hierarchical")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("priority 100 of none: None") == 2
+
+
 def test_ddp_over_mpi(runs):
     for name, allreduce, engine in (
         ("mpi stock", "stock", "flat"), ("mpi flat", "flat", "ring"), ("mpi hierarchical", "hierarchical", "two_level"),
@@ -208,18 +233,23 @@ def test_ddp_over_mpi(runs):
         assert all(call.startswith("MPI_") for call in found["evidence"]["calls"])
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--backend mpi --allreduce auto --allreduce-table /nowhere", "--allreduce-table: /nowhere cannot be read"),
-        ("--allreduce flat --fusion-mb 1", "--fusion-mb has no meaning with --engine process_sets"),
-    ],
-)
-def test_what_cannot_run_is_refused_on_all_ranks(mpirun, flags, words):
-    done = mpirun(2, "-m", "hvdkan.train", *COMMON.split(), *flags.split(), timeout=60)
-    assert done.returncode == 2
-    assert done.stderr.count("error:") == 1
-    assert words in done.stderr
+REFUSED = {
+    "--backend mpi --allreduce auto --allreduce-table /nowhere": "--allreduce-table: /nowhere cannot be read",
+    "--allreduce flat --fusion-mb 1": "--fusion-mb has no meaning with --engine process_sets",
+    "--allreduce flat --engine torus": "--engine is 'torus', but this Horovod ignores it without NCCL and GPUs",
+    "--allreduce flat --engine han --simulate-nodes 1,1": "'han', but Open MPI acts on real nodes only",
+    "--allreduce flat --engine han --transport gloo": "'han', but the transport is gloo, not MPI",
+}
+
+
+def test_what_cannot_run_is_refused_on_all_ranks(mpirun, tmp_path):
+    (tmp_path / "flags").write_text("\n".join(f"{COMMON} {flags}" for flags in REFUSED))
+    done = mpirun(2, PROGRAMS / "many_runs.py", tmp_path / "flags", tmp_path / "r.jsonl", timeout=60)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == len(REFUSED), done.stderr
+    for line, words in zip(errors, REFUSED.values(), strict=True):
+        assert words in line
+    assert done.stdout.count("ran 2") == 2 * len(REFUSED)
 
 
 def test_ddp_over_mpi_needs_mpi(torchrun):
