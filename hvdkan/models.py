@@ -74,8 +74,7 @@ class KANLayer(nn.Module):
         """[batch, inputs] to [batch, outputs]; ``form`` as in :func:`hvdkan.spline.spline_sum`."""
         edge = self.mask * (self.node_scale * self.subnode_scale)
         bias = self.node_scale * self.subnode_bias + self.node_bias
-        spline = spline_sum(x, self.coef, edge * self.scale_sp, self._cells(), form)
-        return torch.addmm(bias, functional.silu(x), edge * self.scale_base) + spline
+        return spline_sum(x, self.coef, edge * self.scale_sp, self._cells(), form, edge * self.scale_base, bias)
 
     def _cells(self):
         # Compared by value: a broadcast or a write through .data changes the knots and no version counter.

@@ -20,14 +20,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hvdkan import kernels
 from hvdkan.kinds import ConfigError
 
 #: Above this many knots a binary search beats comparing with each knot in turn.
 _COMPARE_AT_MOST = 64
+#: From this many outputs on, the kernel's vectors go across outputs, below across samples.
+_WIDE_FROM = 12
 #: From this many outputs on, one dense matrix product beats a pass over the points per output.
 _DENSE_FROM = 8
 
-FORMS = ("local", "dense")
+FORMS = ("narrow", "wide", "local", "dense")
 
 
 class ModelError(ConfigError):
@@ -90,6 +93,7 @@ class Cells(NamedTuple):
     left: Tensor  #: [in * rows] left end of the cell
     inverse_width: Tensor  #: [in * rows]; 0 where the cell is empty or outside
     bases: Tensor  #: [order + 1, order + 1, in * rows]: local basis r is sum_s bases[r, s] u^s (1 - u)^(order - s)
+    uniform: bool  #: each knot is within a quarter of a cell of where equal cells would put it
 
     @property
     def order(self) -> int:
@@ -129,7 +133,14 @@ def cells(knots: Tensor, order: int) -> Cells:
         left=left.to(knots.dtype).flatten(),
         inverse_width=inverse_width.to(knots.dtype).flatten(),
         bases=bases.to(knots.dtype).flatten(2),
+        uniform=_uniform(knots.double()),
     )
+
+
+def _uniform(knots: Tensor) -> bool:
+    step = (knots[:, -1:] - knots[:, :1]) / (knots.shape[1] - 1)
+    equal = knots[:, :1] + step * torch.arange(knots.shape[1], device=knots.device)
+    return bool((step > 0).all() and ((knots - equal).abs() <= step / 4).all())
 
 
 def _raise(lower: list[list[Tensor]], degree: int, knot, left: Tensor, right: Tensor) -> list[list[Tensor]]:
@@ -153,13 +164,24 @@ def _raise(lower: list[list[Tensor]], degree: int, knot, left: Tensor, right: Te
     return raised
 
 
-def spline_sum(x: Tensor, coef: Tensor, scale: Tensor, table: Cells, form: str | None = None) -> Tensor:
+def spline_sum(
+    x: Tensor,
+    coef: Tensor,
+    scale: Tensor,
+    table: Cells,
+    form: str | None = None,
+    base: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
     """``y[b, j] = sum_i scale[i, j] sum_m coef[i, j, m] B_m(x[b, i])``, exact, with first derivatives by hand.
 
     x: [batch, in]; coef: [in, out, grid + order]; scale: [in, out]; table: :func:`cells` of the layer's knots. Returns
-    [batch, out]. ``form`` is "local" (per output, a gather of the polynomial of each point's cell), "dense" (a basis
-    matrix [batch, in * (grid + order)] times the coefficients) or None: chosen by the number of outputs. Raises
-    :class:`ModelError` for shapes and dtypes that do not fit, and when a second derivative is taken.
+    [batch, out]. With ``base`` [in, out], ``sum_i base[i, j] silu(x[b, i])`` is added, with ``bias`` [out] that.
+
+    ``form`` is "narrow" or "wide" (compiled, on CPUs; vectors across samples or across outputs), "local" (per output, a
+    gather of the polynomial of each point's cell), "dense" (a basis matrix [batch, in * (grid + order)] times the
+    coefficients) or None: the fastest for these shapes. Under autocast it computes in the layer's dtype all the same.
+    Raises :class:`ModelError` for shapes and dtypes that do not fit, and when a second derivative is taken.
     """
     if form is not None and form not in FORMS:
         raise ModelError(f"spline form {form!r} is unknown; choose from {', '.join(FORMS)}")
@@ -167,11 +189,39 @@ def spline_sum(x: Tensor, coef: Tensor, scale: Tensor, table: Cells, form: str |
         raise ModelError(
             f"input of shape {list(x.shape)} does not fit a layer of {coef.shape[0]} inputs: [batch, inputs]"
         )
+    if torch.is_autocast_enabled(x.device.type):
+        with torch.autocast(x.device.type, enabled=False):
+            return spline_sum(x.to(coef.dtype), coef, scale, table, form, base, bias)
     if x.dtype != coef.dtype:
         raise ModelError(f"input is {x.dtype} but the layer is {coef.dtype}; convert one of them")
+    if torch.compiler.is_compiling() and x.device.type == "cpu":
+        # torch.compile cannot look into the kernel; it breaks its graph here and goes on behind.
+        return torch.compiler.disable(_sum)(x, coef, scale, table, form, base, bias)
+    return _sum(x, coef, scale, table, form, base, bias)
+
+
+def _sum(x: Tensor, coef: Tensor, scale: Tensor, table: Cells, form: str | None, base, bias) -> Tensor:
     if form is None:
-        form = "dense" if coef.shape[1] >= _DENSE_FROM else "local"
-    return (_Local if form == "local" else _Dense).apply(x, coef, scale, table)
+        form = _form_for(x, coef, table)
+    if form in ("narrow", "wide"):
+        if not _has_kernel(x, table):
+            raise ModelError(f"the spline form {form!r} needs the compiled kernel, a CPU, and an order of at most 5")
+        return _Kernel.apply(x, coef, scale, base, bias, table, form)
+    y = (_Local if form == "local" else _Dense).apply(x, coef, scale, table)
+    if base is not None:
+        smooth = functional.silu(x)
+        y = y + (smooth @ base if bias is None else torch.addmm(bias, smooth, base))
+    return y
+
+
+def _has_kernel(x: Tensor, table: Cells) -> bool:
+    return x.device.type == "cpu" and table.order in kernels.ORDERS and bool(kernels.load())
+
+
+def _form_for(x: Tensor, coef: Tensor, table: Cells) -> str:
+    if _has_kernel(x, table):
+        return "wide" if coef.shape[1] >= _WIDE_FROM else "narrow"
+    return "dense" if coef.shape[1] >= _DENSE_FROM else "local"
 
 
 def _locate(x: Tensor, knots: Tensor) -> Tensor:
@@ -248,11 +298,49 @@ def _first_derivative(backward: Callable) -> Callable:
         with torch.no_grad():
             gradients = backward(ctx, grad)
         if torch.is_grad_enabled():
-            depends_on = (grad, *ctx.saved_tensors[:3])
+            depends_on = (grad, *ctx.saved_tensors[:4])
             gradients = tuple(None if g is None else _FirstOnly.apply(g, *depends_on) for g in gradients)
         return (*gradients, None)
 
     return guarded
+
+
+class _Kernel(torch.autograd.Function):
+    """The compiled kernel (:mod:`hvdkan.kernels`): the whole layer in one call, forward and backward."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, coef: Tensor, scale: Tensor, base, bias, table: Cells, form: str) -> Tensor:
+        parts = {name: _whole(t) for name, t in (("x", x), ("coef", coef), ("scale", scale), ("base", base))}
+        y = x.new_empty(x.shape[0], coef.shape[1])
+        _run(table, parts, form, False, bias=_whole(bias), y=y)
+        ctx.save_for_backward(*parts.values())
+        ctx.table, ctx.form = table, form
+        return y
+
+    @staticmethod
+    @_first_derivative
+    def backward(ctx, grad: Tensor):
+        parts = dict(zip(("x", "coef", "scale", "base"), ctx.saved_tensors, strict=True))
+        needed = ctx.needs_input_grad
+        made = dict.fromkeys(("grad_x", "grad_coef", "grad_scale", "grad_base"))
+        if needed[0]:
+            made["grad_x"] = torch.empty_like(parts["x"])
+        if any(needed[1:4]):
+            made["grad_coef"], made["grad_scale"] = torch.empty_like(parts["coef"]), torch.empty_like(parts["scale"])
+            if parts["base"] is not None:
+                made["grad_base"] = torch.empty_like(parts["base"])
+        _run(ctx.table, parts, ctx.form, True, grad=grad.contiguous(), **made)
+        return *made.values(), grad.sum(dim=0) if needed[4] else None, None
+
+
+def _whole(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.contiguous()
+
+
+def _run(table: Cells, parts: dict, form: str, backward: bool, **tensors: Tensor | None) -> None:
+    kernels.call(
+        table.order, table.uniform, form == "wide", backward, knots=table.knots, bases=table.bases, **parts, **tensors
+    )
 
 
 class _Local(torch.autograd.Function):

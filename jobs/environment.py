@@ -56,6 +56,7 @@ def main() -> int:
         mpi = find_mpi(venv)
         key, before = fingerprint(mpi), stamp_of(venv)
         if before.get("key") == key:
+            compile_kernel()
             say(f"{venv.name} is up to date (MPI: {mpi.identity})")
             return 0
         check_tools()
@@ -90,6 +91,7 @@ def install(venv: Path, mpi: Mpi) -> None:
     install_horovod(python, mpi)
     say("installing the other packages")
     pip(python, "-e", f"{ROOT}[analysis,test]", "--no-build-isolation")
+    compile_kernel()
     check(python, mpi)
 
 
@@ -106,6 +108,17 @@ def install_torch(python: Path) -> None:
         say("CPU build: interrupt, and set TORCH_INDEX to the address for CPU that PyTorch's install page shows")
     say("installing torch" + (" with CUDA" if with_cuda else ""))
     pip(python, *arguments)
+
+
+def compile_kernel() -> None:
+    """The spline operator's CPU kernel, where it is missing. The operator runs without, so failing ends nothing."""
+    command = [sys.executable, str(ROOT / "hvdkan" / "kernels" / "compile.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        say(f"the spline operator will run without its compiled kernel, slower: {reason.removeprefix('error: ')}")
+    elif done.stdout:
+        say("compiled the spline operator's CPU kernel")
 
 
 def stamp(venv: Path, content: dict[str, str | None]) -> None:

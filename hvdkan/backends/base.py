@@ -11,8 +11,9 @@ import torch
 
 from hvdkan.agreement import agree
 from hvdkan.backends.world import World, open_world
-from hvdkan.config import Config, ConfigError
+from hvdkan.config import Config
 from hvdkan.engines import engines
+from hvdkan.kinds import ConfigError
 from hvdkan.launcher import Launcher
 from mpi.topology import Topology, node_label
 

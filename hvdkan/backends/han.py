@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from hvdkan.backends.base import Backend
-from hvdkan.config import Config, ConfigError
+from hvdkan.config import Config
+from hvdkan.kinds import ConfigError
 
 _PRIORITY = "OMPI_MCA_coll_han_priority"
 #: Open MPI 4.1's default way through han aborted (4.1.4); 5 has no such parameter and ignores it.

@@ -13,8 +13,9 @@ import torch
 from hvdkan import timeline
 from hvdkan.backends.base import Backend, Fused, Wrapped, sent_as
 from hvdkan.backends.han import need_han, pin_han
-from hvdkan.config import VARIABLE, Config, ConfigError
+from hvdkan.config import VARIABLE, Config
 from hvdkan.engines import ENGINES
+from hvdkan.kinds import ConfigError
 from hvdkan.launcher import check_size
 from mpi.schedules import Step, groups, two_level
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from hvdkan.backends.base import Backend, Effective
-from hvdkan.config import Config, ConfigError
+from hvdkan.config import Config
+from hvdkan.kinds import ConfigError
 from mpi.algorithms import Algorithm, flat_twin, parse
 from mpi.topology import Topology
 

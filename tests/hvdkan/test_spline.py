@@ -8,6 +8,7 @@ import torch
 from kan.spline import B_batch, coef2curve
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hvdkan import kernels
 from hvdkan.spline import FORMS, ModelError, _locate, basis_reference, cells, extend, fit, spline_sum, uniform_knots
 
 ORDERS = [1, 2, 3, 4, 5]
@@ -253,26 +254,30 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("outputs", [4, 64])  # the local form, and the dense one
-def test_no_tensor_has_a_number_for_every_sample_and_edge(outputs):
+# The basis matrix of the dense form does not grow with the outputs; the others need no number for each basis.
+@pytest.mark.parametrize(
+    ("form", "outputs", "numbers"), [("narrow", 4, 1), ("wide", 64, 4), ("local", 4, 1), ("dense", 64, 8)]
+)
+def test_no_tensor_has_a_number_for_every_sample_and_edge(form, outputs, numbers):
     batch, inputs, order = 2000, 16, 3
     knots = uniform_knots(inputs, 5, order)
     table = cells(knots, order)
     coef, scale = weights(order, torch.float32, inputs, outputs, 5)
     x = torch.rand(batch, inputs, generator=generator())
     with LargestTensor() as seen:
-        with_gradients(lambda x, c, s: spline_sum(x, c, s, table), x, coef, scale)
-    # The basis matrix of the dense form does not grow with the outputs; the local form needs less than that.
-    bases = 5 + order if outputs == 64 else 1
-    assert seen.numel == batch * inputs * bases
+        with_gradients(lambda x, c, s: spline_sum(x, c, s, table, form), x, coef, scale)
+    assert seen.numel == batch * inputs * numbers
 
 
-def test_the_form_follows_the_number_of_outputs():
-    knots = uniform_knots(4, 5, 3)
-    for outputs, name in ((1, "Local"), (7, "Local"), (8, "Dense"), (256, "Dense")):
+@pytest.mark.parametrize("kernel", [True, False])
+def test_the_form_follows_the_number_of_outputs(kernel, monkeypatch):
+    forms = ("narrow", "wide") if kernel else ("local", "dense")
+    if not kernel:
+        monkeypatch.setattr(kernels, "load", dict)
+    for outputs, dense in ((1, False), (7, False), (12, True), (256, True)):
         coef, scale = weights(3, torch.float32, 4, outputs, 5)
-        y = spline_sum(torch.zeros(2, 4), coef.requires_grad_(), scale, cells(knots, 3))
-        assert name in y.grad_fn.name()
+        y = spline_sum(torch.zeros(2, 4), coef.requires_grad_(), scale, cells(uniform_knots(4, 5, 3), 3))
+        assert forms[dense] in getattr(y.grad_fn, "form", y.grad_fn.name().lower())
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -300,7 +305,7 @@ def test_bad_input_is_named():
         spline_sum(torch.zeros(2), coef, scale, table)
     with pytest.raises(ModelError, match=r"float64 but the layer is torch\.float32"):
         spline_sum(torch.zeros(4, 2, dtype=torch.float64), coef, scale, table)
-    with pytest.raises(ModelError, match="'sparse' is unknown; choose from local, dense"):
+    with pytest.raises(ModelError, match="'sparse' is unknown; choose from narrow, wide, local, dense"):
         spline_sum(torch.zeros(4, 2), coef, scale, table, "sparse")
     with pytest.raises(ModelError, match="input 1 decrease"):
         cells(torch.stack([knots[0], knots[1].flip(0)]), 3)
