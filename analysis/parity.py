@@ -41,6 +41,7 @@ def settings(record: dict) -> dict[str, object]:
         "commit": _short(environment.get("commit")),
         "torch version": environment.get("torch"),
         "CPU model": environment.get("cpu"),
+        "spline kernel": environment.get("spline_kernel"),
         _MPI: environment.get("mpi"),
     }
 

@@ -29,7 +29,7 @@ from hvdkan.kinds import (
 from hvdkan.tasks import FORMULAS, NAMES, READERS, TABLE
 
 BACKENDS = ("single", "horovod", "ddp", "mpi")
-OPERATORS = ("spline", "pykan", "mlp")
+OPERATORS = ("spline", "matrix", "pykan", "mlp")
 COMPRESSIONS = ("none", "fp16")
 ALLREDUCES = ("stock", "flat", "hierarchical", "auto")
 VARIABLE = "HOROVOD_HIERARCHICAL_ALLREDUCE"

@@ -46,6 +46,7 @@ class KANLayer(nn.Module):
         scale_base_sigma: float = 1.0,
         generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float32,
+        form: str | None = None,
     ):
         super().__init__()
         for name, value in (("inputs", inputs), ("outputs", outputs), ("grid", grid), ("order", order)):
@@ -53,7 +54,7 @@ class KANLayer(nn.Module):
         _check_range(grid_range)
         _check_dtype(dtype)
         generator = _generator(0) if generator is None else generator
-        self.inputs, self.outputs, self.grid_intervals, self.order = inputs, outputs, grid, order
+        self.inputs, self.outputs, self.grid_intervals, self.order, self.form = inputs, outputs, grid, order, form
         knots = uniform_knots(1, grid, order, grid_range)
         # pykan's draws, in its order and its dtype: the same seed starts from pykan's own parameters.
         noise = (torch.rand(grid + 1, inputs, outputs, generator=generator) - 0.5) * (noise_scale / grid)
@@ -71,7 +72,8 @@ class KANLayer(nn.Module):
         self._table = None
 
     def forward(self, x: Tensor, form: str | None = None) -> Tensor:
-        """[batch, inputs] to [batch, outputs]; ``form`` as in :func:`hvdkan.spline.spline_sum`."""
+        """[batch, inputs] to [batch, outputs]; ``form`` (default: the layer's) as in ``hvdkan.spline.spline_sum``."""
+        form = self.form if form is None else form
         edge = self.mask * (self.node_scale * self.subnode_scale)
         bias = self.node_scale * self.subnode_bias + self.node_bias
         return spline_sum(x, self.coef, edge * self.scale_sp, self._cells(), form, edge * self.scale_base, bias)
@@ -95,7 +97,8 @@ class KAN(nn.Module):
     """A pykan-compatible Kolmogorov-Arnold network, e.g. ``KAN([2, 32, 1], grid=10, order=3, seed=0)``.
 
     ``grid`` and ``order`` are one number or one per layer; ``dtype`` is float32 or float64. A seed gives the numbers
-    that pykan's constructor draws for it, in float32 for either dtype. Raises :class:`ModelError` naming a value that
+    that pykan's constructor draws for it, in float32 for either dtype. ``form`` says how splines are computed, as in
+    :func:`hvdkan.spline.spline_sum`: parameters are the same for all. Raises :class:`ModelError` naming a value that
     cannot be used.
     """
 
@@ -113,6 +116,7 @@ class KAN(nn.Module):
         scale_base_mu: float = 0.0,
         scale_base_sigma: float = 1.0,
         grid_eps: float = 0.02,
+        form: str | None = None,
     ):
         super().__init__()
         self.width, self.grid, self.order = check_network(width, grid, order, dtype)
@@ -128,6 +132,7 @@ class KAN(nn.Module):
                 scale_base_sigma=scale_base_sigma,
                 generator=generator,
                 dtype=dtype,
+                form=form,
             )
             for i in range(len(self.width) - 1)
         )
@@ -200,12 +205,13 @@ def build_model(
 ) -> nn.Module:
     """The network for one run, on the CPU. Every one has ``parameter_counts()``.
 
-    ``spline`` is :class:`KAN`; ``pykan`` is pykan itself (:func:`hvdkan.pykan.reference_model`), with its symbolic
-    branch when ``symbolic``; both start from the same parameters. ``mlp`` is :class:`MLP` with the hidden widths of
-    :func:`matched_width`. Raises :class:`ModelError` for any other name.
+    ``spline`` is :class:`KAN`, ``matrix`` the same in the matrix form; ``pykan`` is pykan itself
+    (:func:`hvdkan.pykan.reference_model`), with its symbolic branch when ``symbolic``; all three start from the same
+    parameters. ``mlp`` is :class:`MLP` with the hidden widths of :func:`matched_width`. Raises :class:`ModelError` for
+    any other name.
     """
-    if operator == "spline":
-        return KAN(width, grid, order, seed=seed, dtype=dtype)
+    if operator in ("spline", "matrix"):
+        return KAN(width, grid, order, seed=seed, dtype=dtype, form="matrix" if operator == "matrix" else None)
     if operator == "pykan":
         from hvdkan.pykan import reference_model
 

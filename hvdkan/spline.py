@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from hvdkan import kernels
 from hvdkan.kinds import ConfigError
+from hvdkan.matrix import equal_cells, matrix_sum
 
 #: Above this many knots a binary search beats comparing with each knot in turn.
 _COMPARE_AT_MOST = 64
@@ -30,7 +31,7 @@ _WIDE_FROM = 12
 #: From this many outputs on, one dense matrix product beats a pass over the points per output.
 _DENSE_FROM = 8
 
-FORMS = ("narrow", "wide", "local", "dense")
+FORMS = ("narrow", "wide", "local", "dense", "matrix")
 
 
 class ModelError(ConfigError):
@@ -94,6 +95,7 @@ class Cells(NamedTuple):
     inverse_width: Tensor  #: [in * rows]; 0 where the cell is empty or outside
     bases: Tensor  #: [order + 1, order + 1, in * rows]: local basis r is sum_s bases[r, s] u^s (1 - u)^(order - s)
     uniform: bool  #: each knot is within a quarter of a cell of where equal cells would put it
+    equal: bool  #: :func:`hvdkan.matrix.equal_cells`
 
     @property
     def order(self) -> int:
@@ -134,6 +136,7 @@ def cells(knots: Tensor, order: int) -> Cells:
         inverse_width=inverse_width.to(knots.dtype).flatten(),
         bases=bases.to(knots.dtype).flatten(2),
         uniform=_uniform(knots.double()),
+        equal=equal_cells(knots),
     )
 
 
@@ -180,8 +183,9 @@ def spline_sum(
 
     ``form`` is "narrow" or "wide" (compiled, on CPUs; vectors across samples or across outputs), "local" (per output, a
     gather of the polynomial of each point's cell), "dense" (a basis matrix [batch, in * (grid + order)] times the
-    coefficients) or None: the fastest for these shapes. Under autocast it computes in the layer's dtype all the same.
-    Raises :class:`ModelError` for shapes and dtypes that do not fit, and when a second derivative is taken.
+    coefficients), "matrix" (:mod:`hvdkan.matrix`, evenly spaced knots only) or None: the fastest exact one for these
+    shapes. Under autocast it computes in the layer's dtype all the same. Raises :class:`ModelError` for shapes, dtypes
+    and knots that do not fit, and when a second derivative is taken (of "matrix" there are some).
     """
     if form is not None and form not in FORMS:
         raise ModelError(f"spline form {form!r} is unknown; choose from {', '.join(FORMS)}")
@@ -207,7 +211,12 @@ def _sum(x: Tensor, coef: Tensor, scale: Tensor, table: Cells, form: str | None,
         if not _has_kernel(x, table):
             raise ModelError(f"the spline form {form!r} needs the compiled kernel, a CPU, and an order of at most 5")
         return _Kernel.apply(x, coef, scale, base, bias, table, form)
-    y = (_Local if form == "local" else _Dense).apply(x, coef, scale, table)
+    if form == "matrix":
+        if not table.equal:
+            raise ModelError("the operator matrix needs evenly spaced knots, and these are not; choose spline")
+        y = matrix_sum(x, _locate(x.detach(), table.knots), table.knots, coef * scale.unsqueeze(2))
+    else:
+        y = (_Local if form == "local" else _Dense).apply(x, coef, scale, table)
     if base is not None:
         smooth = functional.silu(x)
         y = y + (smooth @ base if bias is None else torch.addmm(bias, smooth, base))

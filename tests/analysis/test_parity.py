@@ -28,6 +28,7 @@ SAME = {"torch": "2.13.0", "threads": 1, "cpu": "a CPU"}
         ({"config_hidden": [64]}, "hidden (64 against 32)"),
         ({"environment": SAME | {"torch": "2.14.0"}}, "torch version (2.14.0 against 2.13.0)"),
         ({"environment": SAME | {"cpu": "another"}}, "CPU model (another against a CPU)"),
+        ({"environment": SAME | {"spline_kernel": "none"}}, "spline kernel (none against not recorded)"),
         ({"environment": SAME | {"commit": "0123456789abcdef+changes"}},
          "commit (0123456789ab+changes against not recorded)"),
         ({"placement": "4G4N"}, "placement (4G4N against 4G2N)"),

@@ -39,7 +39,7 @@ def test_hidden_takes_a_width_or_several():
     ("flags", "value", "choices"),
     [
         (["--backend", "nccl"], "'nccl'", "single, horovod, ddp, mpi"),
-        (["--operator", "kan"], "'kan'", "spline, pykan, mlp"),
+        (["--operator", "kan"], "'kan'", "spline, matrix, pykan, mlp"),
         (["--task", "cubes"], "'cubes'", "squares"),
         (["--allreduce", "ring"], "'ring'", "stock, flat, hierarchical"),
         (["--engine", "warp", "--allreduce", "flat"], "'warp'", "auto, process_sets, nccl, torus, han, builtin"),

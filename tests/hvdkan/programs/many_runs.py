@@ -8,7 +8,8 @@ from hvdkan import train
 
 def main(flags_file, record):
     for line in Path(flags_file).read_text().splitlines():
-        status = train.main([*line.split(), "--record", record])
+        # Flags of its own come last, and win.
+        status = train.main(["--record", record, *line.split()])
         print("ran", status, line, flush=True)
 
 
