@@ -164,7 +164,7 @@ def refused(done, *words):
 
 def test_an_unknown_value_is_one_line(alone):
     done = alone(*TRAIN, "--operator", "kan")
-    refused(done, "'kan'", "spline, pykan, mlp")
+    refused(done, "'kan'", "spline, matrix, pykan, mlp")
     assert done.stderr.count("\n") == 1
 
 
