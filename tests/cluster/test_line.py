@@ -139,3 +139,22 @@ def test_the_variable_changes_the_bytes_between_nodes(shell, cluster, tmp_path, 
     a_node = crossed / 4 / (found["steps"] * found["grad_bytes"])
     # Never less than the schedule moves; headers, acknowledgements and the start are some more.
     assert gradients < a_node < 1.25 * gradients
+
+
+def test_han_changes_the_bytes_between_nodes(shell, cluster, tmp_path):
+    """A priority is no proof. Where neighbours are on other nodes, flat all-reduce crosses with its big halves."""
+    flags = "--hidden 256 --samples 8000 --global-batch-size 80 --epochs 1 --probe-steps 0 --threads 1 --engine han"
+    crossed, found = {}, {}
+    for allreduce in ("flat", "hierarchical"):
+        path = tmp_path / f"{allreduce}.jsonl"
+        before = sent(cluster)
+        line = "srun -N4 --ntasks-per-node=2 --distribution=cyclic python -m hvdkan.train --backend horovod"
+        done = shell(f"{line} {flags} --allreduce {allreduce} --record {path}")
+        assert done.returncode == 0, done.stderr
+        (made,) = record.read(path).records
+        found[allreduce] = made["effective"]
+        crossed[allreduce] = (sent(cluster) - before) / 4 / (made["steps"] * made["grad_bytes"])
+    assert (found["flat"]["engine"], found["hierarchical"]["engine"]) == ("builtin", "han")
+    assert found["hierarchical"]["allreduce"] == "hierarchical"
+    assert found["hierarchical"]["evidence"]["coll_han_priority"] == 100
+    assert crossed["hierarchical"] < 0.75 * crossed["flat"], crossed
