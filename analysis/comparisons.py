@@ -12,15 +12,20 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from analysis import parity, stats
-from analysis.load import Study, as_asked, left_out, values, work_key
+from analysis.load import Study, as_asked, left_out, twin_of, values, work_key
 from analysis.text import counted, listed, shown
 
 HIERARCHY, BACKEND, OPERATOR, REPEAT, OTHER = "hierarchy", "backend", "operator", "repeat", "other"
 
+NO_NETWORK = " - says nothing about a network"
+#: What a user gets untouched; a remark on a pair of back ends.
+STOCK = "stock against stock"
 
 #: pykan trains its affine parameters, whose gradient is zero: that belongs to the operator. Without an exchange it
 #: changes nothing but the operator's own time, and is noted.
 _OF_THE_OPERATOR = ("trainable set", "bytes on the wire")
+#: Each framework has its own fusion; where a plan compares settings of the exchange, they are what is compared.
+_MAY_DIFFER = {BACKEND: ("fusion",), OTHER: ("fusion", "overlap")}
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,11 @@ def compare(study: Study, pair: Pair) -> Result:
     baseline, candidate = (as_asked(rows) for rows in arms)
     if baseline.empty or candidate.empty:
         return Result(pair, f"what ran is not what was asked for ({listed(otherwise)})")
-    allowed = _OF_THE_OPERATOR if pair.kind == OPERATOR and candidate["workers"].max() == 1 else ()
+    allowed = (
+        _OF_THE_OPERATOR
+        if pair.kind == OPERATOR and candidate["workers"].max() == 1
+        else _MAY_DIFFER.get(pair.kind, ())
+    )
     refusal = _differences(baseline, candidate, allowed) or _transport_refusal(pair, baseline, candidate)
     if refusal:
         return Result(pair, refusal)
@@ -201,6 +210,12 @@ def _effective(rows: pd.DataFrame, key: str) -> str:
     return " and ".join(sorted(found))
 
 
+def _engines(rows: pd.DataFrame) -> str:
+    """Engines by the name of the pair of twins that they belong to."""
+    found = {twin_of(effective) or effective.get("engine") for effective in rows["effective"]}
+    return " and ".join(sorted({str(engine).split("(")[0] for engine in found if engine}))
+
+
 def _is_stock(rows: pd.DataFrame) -> bool:
     return first_config(rows).get("allreduce") == "stock"
 
@@ -217,7 +232,7 @@ def _notes(pair: Pair, baseline: pd.DataFrame, candidate: pd.DataFrame) -> list[
     if pair.kind == BACKEND:
         one, other = _effective(baseline, "transport"), _effective(candidate, "transport")
         if _is_stock(baseline) and _is_stock(candidate):
-            notes.append("stock against stock")
+            notes.append(STOCK)
         if candidate["workers"].max() == 1:
             notes.append("one worker, so nothing is exchanged")
         else:
@@ -225,7 +240,7 @@ def _notes(pair: Pair, baseline: pd.DataFrame, candidate: pd.DataFrame) -> list[
     if pair.kind == OPERATOR:
         notes += _trainable(baseline, candidate)
     if pair.kind == HIERARCHY:
-        one, other = _effective(baseline, "engine"), _effective(candidate, "engine")
+        one, other = _engines(baseline), _engines(candidate)
         if one != other:
             notes.append(f"engines differ: {other} against {one}, so these are no twins")
         one, other = _calls(baseline), _calls(candidate)
@@ -271,9 +286,14 @@ def world(rows: pd.DataFrame) -> str:
     if rows["simulated"].any():
         hosts = max(1, int(rows["hosts"].max()))
         where = "one host" if hosts == 1 else f"{hosts} hosts"
-        text = f"on {counted(nodes, 'simulated node')} of {where} - says nothing about a network"
+        text = f"on {counted(nodes, 'simulated node')} of {where}{NO_NETWORK}"
     elif rows["emulated"].any():
         text = "on this emulated cluster"
     else:
         text = "on one node" if nodes <= 1 else "on this cluster"
     return text + (", with more threads than cores" if rows["oversubscribed"].any() else "")
+
+
+def place(marked: Iterable[str], text: str) -> str:
+    """:func:`world` in a few words, for where it has been told in full."""
+    return "on simulated nodes" if "simulated nodes" in marked else text.split(", with ")[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import os
 import re
 import tomllib
 from collections.abc import Iterable
@@ -13,13 +13,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis import parity, shape
-from analysis.text import clean, counted, number
+from analysis import machine, parity, shape
+from analysis.text import clean, counted, number, shortened
 from hvdkan import record as records
+from hvdkan import regular
 
 #: Settings that name outputs or guard a run; they change nothing of what is measured.
 NOT_WORK = frozenset({"record", "save", "label", "dry_run", "timeout_s", "simulate_nodes", "study", "variant", "name"})
 
+
+#: Of a plan: more is none that was run.
+MOST_PLAN_BYTES, MOST_BLOCKS = 4 * 2**20, 10_000
 
 #: What is asked for, and may turn out otherwise.
 _CHOICES = ("allreduce", "engine", "transport")
@@ -61,10 +65,17 @@ def load(directory: Path) -> Study:
     rows: list[dict] = []
     damaged: list[tuple[str, int, str]] = []
     try:
-        for file in sorted(file for pattern in records.PATTERNS for file in directory.rglob(pattern) if file.is_file()):
-            damaged += _read(file, rows)
-    except (records.SchemaError, OSError) as error:
-        raise ReportError(str(error)) from None
+        # One record at a time: a study's steps need not fit in memory, their medians do.
+        for file, line, record in records.stream(directory, damaged):
+            try:
+                rows.append(row_of(record))
+            except shape.OddRecord as error:
+                damaged.append((file, line, str(error)))
+            except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+                # Whatever else a stranger's record holds: it costs its own row, not the report.
+                damaged.append((file, line, f"no row can be made of it: {clean(error)}"))
+    except records.SchemaError as error:
+        raise ReportError(clean(error)) from None
     damaged = [(_relative(file, directory), line, reason) for file, line, reason in damaged]
     if not rows:
         raise ReportError(_nothing(directory, damaged))
@@ -73,47 +84,40 @@ def load(directory: Path) -> Study:
     return Study(name, launches, plan, damaged, superseded)
 
 
-def _read(file: Path, rows: list[dict]) -> list[tuple[str, int, str]]:
-    """Add a row for each record of a file; the lines of which none could be made, in order."""
-    damaged: list[tuple[str, int, str]] = []
-    odd: list[tuple[str, int, str]] = []
-    # One record at a time: a study's steps need not fit in memory, their medians do.
-    for place, record in enumerate(records.stream(file, damaged)):
-        try:
-            rows.append(row_of(record))
-        except shape.OddRecord as error:
-            odd.append((str(file), _line(file, place, damaged), str(error)))
-        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
-            # Whatever else a stranger's record holds: it costs its own row, not the report.
-            odd.append((str(file), _line(file, place, damaged), f"no row can be made of it: {clean(error)}"))
-    return sorted(damaged + odd, key=lambda fault: fault[1])
-
-
-def _line(file: Path, place: int, damaged: list[tuple[str, int, str]]) -> int:
-    """The number of the line with the record that was read after ``place`` others."""
-    unread = {line for _, line, _ in damaged}
-    lines = enumerate(records._lines(file, []), start=1)
-    return next(itertools.islice((n for n, line in lines if line.strip() and n not in unread), place, None))
-
-
 def read_plan(path: Path) -> dict:
     """The study's plan, empty where there is none. Raises :class:`ReportError` for one that cannot be read."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}
     try:
-        plan = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ReportError(f"{path}: {error}") from None
+        plan = tomllib.loads(regular.read_text(path, MOST_PLAN_BYTES))
+    except RecursionError:
+        raise ReportError(f"{path}: nested too deeply") from None
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ReportError(f"{path}: {clean(error)}") from None
     for key in ("primary", "aa"):
         pairs = plan.get(key, [])
         if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
-            raise ReportError(f"{path}: {key} is {pairs!r}; it must be a list of [baseline, candidate] variant names")
+            raise _refused(path, key, pairs, "a list of [baseline, candidate] variant names")
     variants = plan.get("variant", [])
     if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
-        raise ReportError(f"{path}: variant is {variants!r}; it must be tables: [[variant]]")
+        raise _refused(path, "variant", variants, "tables: [[variant]]")
+    for variant in variants:
+        if not isinstance(variant.get("name"), str):
+            raise _refused(path, "a variant's name", variant.get("name"), "a text")
     if not isinstance(plan.get("common", {}), dict):
-        raise ReportError(f"{path}: common is {plan['common']!r}; it must be a table: [common]")
+        raise _refused(path, "common", plan["common"], "a table: [common]")
+    if not isinstance(plan.get("study", ""), str):
+        raise _refused(path, "study", plan["study"], "a text")
+    blocks = plan.get("blocks", 1)
+    if not isinstance(blocks, int) or isinstance(blocks, bool) or not 1 <= blocks <= MOST_BLOCKS:
+        raise _refused(path, "blocks", blocks, f"a whole number of at least 1 and at most {MOST_BLOCKS}")
     return plan
+
+
+def _refused(path: Path, key: str, value: object, wanted: str) -> ReportError:
+    return ReportError(f"{path}: {key} is {shortened(repr(value))}; it must be {wanted}")
 
 
 def _is_pair(pair: object) -> bool:
@@ -150,6 +154,8 @@ def row_of(record: dict) -> dict:
     exposed = record.get("exposed") or {}
     losses = record.get("epoch_loss") or []
     steps = _array(record.get("step_s"))
+    environment = record.get("environment") or {}
+    cores, busy = machine.size(record, environment.get("threads"))
     workers, nodes = _size(record, ranks)
     variant = clean(record["variant"] or _unnamed(config, record.get("placement")))
     cell = clean(record["cell"] or "main")
@@ -196,7 +202,11 @@ def row_of(record: dict) -> dict:
         "memory_bytes": number(record.get("peak_memory_bytes")),
         "parameters": number((record.get("parameters") or {}).get("all")),
         "settings": parity.settings(record),
-        "environment": record.get("environment") or {},
+        "environment": environment,
+        "cores": cores,
+        "busy": busy,
+        "load_before": machine.load(environment, "load_before"),
+        "load_after": machine.load(environment, "load_after"),
     }
     row["why_not"] = _why_not(row, losses)
     row["usable"] = not row["why_not"]
@@ -222,6 +232,8 @@ def mismatch(requested: dict, effective: dict, workers: int) -> str:
             continue
         if ran in (None, "none") and workers == 1 and asked != "hierarchical":
             continue
+        if key == "engine" and asked == twin_of(effective):
+            continue
         if key == "engine" and str(ran).split("(")[0] == str(asked).split("(")[0] and "(" not in str(asked):
             continue
         found.append(f"{key} {asked} asked for, {'what ran is not recorded' if ran is None else f'{ran} ran'}")
@@ -229,27 +241,36 @@ def mismatch(requested: dict, effective: dict, workers: int) -> str:
     return clean("; ".join(found) + (f" ({reason})" if found and reason else ""))
 
 
+def twin_of(effective: dict) -> str | None:
+    """The hierarchical engine whose flat twin ran under a name of its own, such as `ring`."""
+    evidence = effective.get("evidence")
+    return evidence.get("twin_of") if isinstance(evidence, dict) else None
+
+
 def _why_not(row: dict, losses: list) -> str:
     if row["status"] != "ok":
         message = row["error"].get("kind") or row["error"].get("message")
         return f"{row['status']}: {clean(message)}" if message else row["status"]
-    if any(not math.isfinite(number(loss)) for loss in losses):
+    if any(not abs(number(loss)) <= shape.MOST_LOSS for loss in losses):
         return "a loss is not finite"
     if not row["steps"]:
         return "no step was timed"
-    if not (math.isfinite(row["step_s"]) and row["step_s"] > 0):
+    if not row["step_s"] >= shape.TIMES[0]:
         return "a step time is not a positive number"
     return ""
 
 
 def _array(values: object) -> np.ndarray:
+    """Times as numbers, NaN where one cannot be a time."""
     if not isinstance(values, list):
         return np.empty(0)
     try:
         found = np.array(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
         return np.full(len(values), math.nan)
-    return found if found.ndim == 1 else np.full(len(values), math.nan)
+    if found.ndim != 1:
+        return np.full(len(values), math.nan)
+    return np.where(np.abs(found) <= shape.TIMES[1], found, math.nan)
 
 
 def _median(values: np.ndarray) -> float:
@@ -258,7 +279,7 @@ def _median(values: np.ndarray) -> float:
 
 
 def _size(record: dict, ranks: list) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)G(\d+)N", str(record.get("placement") or ""))
+    match = re.fullmatch(r"(\d{1,6})G(\d{1,6})N", str(record.get("placement") or ""))
     workers, nodes = (int(match[1]), int(match[2])) if match else (0, 0)
     return (len(ranks) or workers), nodes
 

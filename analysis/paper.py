@@ -53,7 +53,9 @@ def beside(study: Study, points: list[Point]) -> Table:
         rows.append((f"peak memory at width {width} (GB; the paper's of a GPU)", value, *ours))
     caption = (
         f"Paper: {paper['platform']}. Ours: another machine, other samples and epochs, stock all-reduce; the paper's "
-        "batch and its way to measure communication are not stated. n/a: not measured, or several settings fit."
+        "batch and its way to measure communication are not stated. Efficiency and speedup are geometric means over "
+        "blocks, throughput is a harmonic mean, all else the median over launches. n/a: not measured, or several "
+        "settings fit."
     )
     columns = ("quantity", "paper (DDP, pykan, A100)", *(f"ours: {name}" for name in stock))
     return Table("paper", caption, columns, rows)

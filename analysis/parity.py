@@ -21,12 +21,15 @@ def settings(record: dict) -> dict[str, object]:
         "batch per rank": record.get("batch_per_rank"),
         "global batch": record.get("global_batch"),
         "bytes on the wire": record.get("grad_bytes"),
+        "fusion": "default" if config.get("fusion_mb") is None else config["fusion_mb"],
+        "overlap": config.get("overlap", True),
         "dtype": config.get("dtype"),
         "trainable set": (record.get("parameters") or {}).get("trainable"),
         "optimiser form": _optimiser(record, config),
         "threads": environment.get("threads", config.get("threads")),
         "affinity": affinity(record.get("ranks") or []),
         "task": config.get("task"),
+        "data": _short((record.get("data") or {}).get("digest")),
         "noise": config.get("noise"),
         "seed": config.get("seed"),
         "hidden": _tuple(config.get("hidden")),
@@ -38,6 +41,7 @@ def settings(record: dict) -> dict[str, object]:
         "commit": _short(environment.get("commit")),
         "torch version": environment.get("torch"),
         "CPU model": environment.get("cpu"),
+        "spline kernel": environment.get("spline_kernel"),
         _MPI: environment.get("mpi"),
     }
 

@@ -229,7 +229,9 @@ def _readable_ratios(axes, low: float, high: float) -> None:
 
 
 def _places(series: dict[str, list[Point]], workers: int) -> str:
-    return "\n".join(sorted({p.placement for group in series.values() for p in group if p.workers == workers}))
+    return "\n".join(
+        sorted({shortened(p.placement, 20) for group in series.values() for p in group if p.workers == workers})
+    )
 
 
 def _rests(launches: int, marks: set[str]) -> str:

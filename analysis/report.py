@@ -17,6 +17,8 @@ from analysis.page import page
 from analysis.sections import Section, build
 from analysis.tables import write_csv
 from analysis.text import clean, counted, listed
+from hvdkan.files import replacing
+from hvdkan.streams import outlive_readers
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         sections = build(study)
         path = write(directory, study, sections)
     except (ReportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {clean(error)}", file=sys.stderr)
         return 2
     for paragraph in sections[0].text:
         print(_wrapped(paragraph))
@@ -45,21 +47,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write(directory: Path, study: Study, sections: list[Section]) -> Path:
-    """Write the page and its tables; the page appears when all is complete. Returns the page's path.
+    """Write the page and its tables, each of them whole; the page appears when all is there. Returns the page's path.
 
-    ``tables/`` holds what the latest report made and nothing else.
+    ``tables/`` holds what the latest report made and nothing else. Two reports at once both succeed.
     """
     tables = directory / "tables"
     tables.mkdir(exist_ok=True)
-    for old in tables.glob("*.csv"):
-        old.unlink()
-    for section in sections:
-        for table in section.tables:
-            write_csv(table, tables)
+    written = {write_csv(table, tables) for section in sections for table in section.tables}
     path = directory / "report.html"
-    temporary = directory / ".report.html.part"
-    temporary.write_text(page(f"Study {study.name}", lead(study), sections), encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as stream:
+        stream.write(page(f"Study {study.name}", lead(study), sections).encode())
+    for old in set(tables.glob("*.csv")) - written:
+        old.unlink(missing_ok=True)
     return path
 
 
@@ -80,4 +79,8 @@ def lead(study: Study) -> str:
 
 
 if __name__ == "__main__":
+    outlive_readers()
+    for output in (sys.stdout, sys.stderr):
+        # Names of files need not be text in any encoding, and terminals have encodings without an ellipsis.
+        output.reconfigure(errors="backslashreplace")
     sys.exit(main())

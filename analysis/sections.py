@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from analysis import comparisons, findings, hierarchy, paper, plots, scaling, stats, tables
+from analysis import comparisons, conditions, findings, hierarchy, paper, plots, scaling, stats, tables
 from analysis.comparisons import Result, first_config
 from analysis.load import Study, as_asked
 from analysis.plots import Figure
@@ -80,14 +80,18 @@ def _findings(study: Study, named: dict, points: list[scaling.Point]) -> Section
     pairs.sort(key=lambda pair: not pair[1].pair.primary)
     kept = [pair for pair in pairs if pair[1].pair.primary]
     kept += pairs[len(kept) : max(len(kept), MOST_FINDINGS)]
-    said += [findings.comparison(label, result, study) for label, result in kept]
+    said += [findings.comparison(label, result, study) for label, result in kept if result.effect is not None]
+    said += findings.refused(kept)
     if len(pairs) > len(kept):
         said.append(f"{counted(len(pairs) - len(kept), 'further comparison')}: see the tables below.")
-    said.append(findings.noise_floor([result for _, result in named["noise"]]))
+    repeats = [result for _, result in named["noise"]]
+    said.append(findings.noise_floor(study, repeats, pairs))
+    said += [text for text in (conditions.other_work(study), conditions.drift(study, findings.floor(repeats))) if text]
     said += findings.scaling(points)[:MOST_FINDINGS]
     exposed = findings.exposed(study)
+    said += [exposed] if exposed else []
     lead = findings.in_short([pair for pair in pairs if pair[1].pair.primary] or named["hierarchy"])
-    return Section("findings", "Findings", [lead] if lead else [], said + ([exposed] if exposed else []), note=WORDS)
+    return Section("findings", "Findings", [text for text in (lead, findings.worlds(kept)) if text], said, note=WORDS)
 
 
 def _scaling(points: list[scaling.Point]) -> Section:
@@ -149,7 +153,11 @@ def _hierarchy(named: list[tuple[str, Result]], margin: float) -> Section:
 
 def _noise(named: list[tuple[str, Result]], margin: float) -> Section:
     section = _pairs("noise", "Noise floor (A/A)", named, "The same variant launched twice in each block", margin)
-    section.text.insert(0, findings.noise_floor([result for _, result in named]))
+    section.text.insert(
+        0,
+        "How far apart launches come out that differ in nothing. It holds for launches of the same kind on the same "
+        "placement; the findings say for which.",
+    )
     return section
 
 
@@ -230,10 +238,12 @@ def _method(study: Study, margin: float) -> Section:
         + (f"; {counted(study.superseded, 'earlier attempt')} replaced by a later one" if study.superseded else "")
         + ". A launch is one start of the job and the unit of replication; a block is one launch of each variant.",
         "A step's time is the slowest rank's, after warm-up; a launch's is the median over its steps. Variants are "
-        "compared by log ratios within a block: geometric mean, Student's t interval, exact sign-flip test, Holm's "
-        f"adjustment over the plan's primary pairs only. A verdict takes {stats.MINIMUM_BLOCKS} blocks. Differences "
+        "compared by log ratios within a block: geometric mean (of the times beside ratios too), Student's t interval, "
+        "exact sign-flip test, Holm's adjustment over the plan's primary pairs only. A "
+        f"verdict takes {stats.MINIMUM_BLOCKS} blocks. Differences "
         f"within {margin:.0%} do not matter in practice: the verdict for an interval within them is no practical "
-        f"difference. {_equivalence(study)} Rates are averaged harmonically.",
+        f"difference. {_equivalence(study)} Rates are averaged harmonically, all else is the median "
+        "over launches.",
     ]
     section = Section("method", "How it was measured, and what was not tested", text)
     section.points = _untested(study)
@@ -272,7 +282,9 @@ def _untested(study: Study) -> list[str]:
         said.append(
             f"Free cores: {counted(n, 'launch')} had more threads than cores; they waited for each other's turn."
         )
-    if (usable["exclusive"] != "True").any():
+    if conditions.other_work(study):
+        said.append("A quiet machine: other work ran beside the launches, as the findings say.")
+    elif (usable["exclusive"] != "True").any():
         said.append("A quiet machine: it is not known that nothing else ran beside the launches.")
     placements = paper.unmeasured(study)
     if placements:

@@ -203,6 +203,18 @@ def geometric_mean(ratios: Sequence[float]) -> float:
     return float(np.exp(np.log(ratios).mean()))
 
 
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """An interval of the median between two order statistics, whatever the distribution; NaN with fewer than six.
+
+    It covers at least ``confidence``: the k-th value from either end with P(binomial(n, 1/2) < k) <= (1 - it) / 2.
+    """
+    values = np.sort(np.asarray(values, dtype=float))
+    k = int(stats.binom.ppf((1 - confidence) / 2, len(values), 0.5)) if len(values) else 0
+    while k > 0 and stats.binom.cdf(k - 1, len(values), 0.5) > (1 - confidence) / 2:
+        k -= 1
+    return (float(values[k - 1]), float(values[-k])) if k else (math.nan, math.nan)
+
+
 @dataclass(frozen=True)
 class Summary:
     """Launches of one arm: ``n`` always; the median from one launch on; the range from two."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from analysis.comparisons import Result, first_config
 from analysis.load import Study, as_asked, left_out
 from analysis.scaling import Point
 from analysis.text import clean, compact, listed
+from hvdkan.files import replacing
 
 #: What a spreadsheet takes for the start of a formula, full-width forms included.
 _FORMULA = ("=", "+", "-", "@", "|", "＝", "＋", "－", "＠")  # noqa: RUF001
@@ -30,12 +32,17 @@ class Table:
 
 
 def write_csv(table: Table, directory: Path) -> Path:
-    """Write ``<name>.csv``, numbers to six digits. Text that a spreadsheet would run gets an apostrophe in front."""
+    """Write ``<name>.csv``, whole or not at all, with numbers to six digits.
+
+    Text that a spreadsheet would run gets an apostrophe in front.
+    """
     path = directory / f"{table.name}.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(table.columns)
-        writer.writerows([guarded(cell) for cell in row] for row in table.rows)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow([guarded(column) for column in table.columns])
+    writer.writerows([guarded(cell) for cell in row] for row in table.rows)
+    with replacing(path) as stream:
+        stream.write(text.getvalue().encode())
     return path
 
 
@@ -56,8 +63,9 @@ def guarded(cell: object) -> str:
 def pairs(results: list[tuple[str, Result]], name: str, caption: str, margin: float) -> Table:
     """Paired comparisons: ratio, verdict and interval first, and the reason where there is none."""
     columns = (
-        "pair", "step time ratio", "verdict", "95% low", "95% high", "faster in", "remarks", "candidate", "baseline",
-        "placement", "candidate step (ms)", "baseline step (ms)", "pairs", "launches without a pair", "family",
+        "pair", "step time ratio (geometric mean)", "verdict", "ratio, 95% low", "ratio, 95% high", "faster in",
+        "remarks", "candidate", "baseline", "placement", "candidate step (ms, geometric mean)",
+        "baseline step (ms, geometric mean)", "pairs", "launches without a pair", "family",
         "sign-flip p", "Holm p", "blocks to settle",
     )  # fmt: skip
     rows = [(label, *_pair(result)) for label, result in results]
@@ -82,7 +90,8 @@ def _pair(result: Result) -> tuple:
 
 def scaling(points: list[Point], name: str, caption: str, gain: str = "speedup") -> Table:
     columns = (
-        "variant", "placement", gain, "efficiency (%)", "95% low", "95% high", "samples/s (harmonic mean)",
+        "variant", "placement", f"{gain} (geometric mean)", f"efficiency (%, {gain} / workers)", f"{gain}, 95% low",
+        f"{gain}, 95% high", "samples/s (harmonic mean)",
         "step (ms, median)", "launches", "failed", "remarks", "series", "workers", "batch",
     )  # fmt: skip
     rows = [
@@ -100,14 +109,15 @@ def scaling(points: list[Point], name: str, caption: str, gain: str = "speedup")
 def variants(study: Study) -> Table:
     """Every arm in absolute numbers: launches, step time and its range, throughput, loss, memory."""
     columns = (
-        "variant", "step (ms, median)", "lowest", "highest", "95th percentile step (ms)",
-        "samples/s (harmonic mean)", "final training loss", "test loss", "launches", "failed", "back end", "operator",
-        "placement", "peak memory (MB)", "remarks",
+        "variant", "step (ms, median)", "lowest step (ms)", "highest step (ms)",
+        "95th percentile step (ms, median)", "samples/s (harmonic mean)", "final training loss (median)",
+        "test loss (median)", "launches", "failed", "back end", "operator", "placement", "peak memory (MB, median)",
+        "load before (1 min, median)", "load before (1 min, highest)", "load after (1 min, median)", "remarks",
     )  # fmt: skip
     rows = []
     for arm, group in study.launches.groupby("arm", sort=True):
         usable, shown = group[group["usable"]], as_asked(group)
-        step = stats.summary(shown["step_s"])
+        step, load = stats.summary(shown["step_s"]), stats.summary(group["load_before"])
         config = first_config(group)
         medians = (stats.summary(shown[c]).median for c in ("step_p95_s", "loss", "test_loss", "memory_bytes"))
         p95, loss, test_loss, memory = medians
@@ -115,16 +125,23 @@ def variants(study: Study) -> Table:
         rows.append((
             arm, 1e3 * step.median, 1e3 * step.low, 1e3 * step.high, 1e3 * p95, rate, loss, test_loss, len(shown),
             len(group) - len(usable), config.get("backend"), config.get("operator"), max(group["placement"]),
-            memory / 1e6, "; ".join(f"left out, {text}" for text in left_out(group)),
+            memory / 1e6, load.median, load.high if load.n > 1 else load.median,
+            stats.summary(group["load_after"]).median, "; ".join(f"left out, {text}" for text in left_out(group)),
         ))  # fmt: skip
-    return Table("variants", "All variants in absolute numbers; medians over launches.", columns, rows)
+    return Table(
+        "variants",
+        "All variants in absolute numbers, over launches; load: the load average of the last minute.",
+        columns,
+        rows,
+    )
 
 
 def communication(study: Study) -> Table:
     """Exposed communication: (step with exchange - step without) / step with, measured in the same launch."""
     columns = (
-        "variant", "exposed (%, median)", "lowest", "highest", "step with exchange (ms)", "step without (ms)",
-        "in the exchange (ms)", "waiting for others (ms)", "placement", "launches",
+        "variant", "exposed (%, median)", "lowest exposed (%)", "highest exposed (%)",
+        "step with exchange (ms, median)", "step without (ms, median)", "in the exchange (ms, median)",
+        "waiting for others (ms, median)", "placement", "launches",
     )  # fmt: skip
     rows = []
     for arm, group in study.as_asked[study.as_asked["exposed"].notna()].groupby("arm", sort=True):
@@ -184,12 +201,19 @@ def damaged(study: Study) -> Table:
     return Table("damaged", "Lines that could not be read.", ("file", "line", "reason"), list(study.damaged))
 
 
+def _recorded(key: str, value: object) -> str:
+    """A back end without MPI, or a package that is not there, has no version."""
+    if value is None:
+        return "no MPI" if key == "mpi" else "none"
+    return compact(value, 300)
+
+
 def environments(study: Study) -> Table:
     """Each thing recorded of software and machine, with all values that occur."""
     found: dict[str, set[str]] = {}
     for environment in study.launches["environment"]:
         for key, value in environment.items():
             if key not in ("load_before", "load_after"):
-                found.setdefault(clean(key), set()).add(compact(value, 300))
+                found.setdefault(clean(key), set()).add(_recorded(key, value))
     rows = [(key, listed(sorted(values), 4)) for key, values in sorted(found.items())]
     return Table("environment", "Software and machine, as recorded.", ("what", "values"), rows)

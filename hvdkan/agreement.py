@@ -15,8 +15,10 @@ import torch
 
 import hvdkan
 from hvdkan.backends.world import World, open_world
-from hvdkan.config import VARIABLE, Config, ConfigError, first_line, flag
+from hvdkan.config import VARIABLE, Config, flag
+from hvdkan.kinds import ConfigError, first_line
 from hvdkan.launcher import Launcher
+from hvdkan.tasks import Data
 from hvdkan.watchdog import Watchdog
 from mpi.topology import named
 
@@ -39,6 +41,16 @@ _SHOWN = 3
 def agree(world: World, config: Config) -> None:
     """Go on together. Collective; raises ConfigError, the same on all ranks, where ranks differ or one refuses."""
     _meet(world, settings(config, os.environ))
+
+
+def agree_on_data(world: World, name: str, found: Data | str) -> None:
+    """Train on one table, or not at all: each node may have a file ``name`` of its own, or none.
+
+    ``found`` is what this rank has read, or the line by which it refuses. Collective; raises ConfigError, the same on
+    all ranks.
+    """
+    mine = found if isinstance(found, str) else {f"the digest of {name}": str(found.digest)[:16]}
+    _meet(world, mine, "ranks have read different data")
 
 
 def refuse_together(launcher: Launcher, error: Exception) -> Exception:
@@ -76,7 +88,7 @@ def settings(config: Config, environment: Mapping[str, str]) -> dict[str, str]:
     return found | {"the version of hvdkan": hvdkan.__version__, "the version of torch": str(torch.__version__)}
 
 
-def _meet(world: World, mine: dict[str, str] | str) -> None:
+def _meet(world: World, mine: dict[str, str] | str, fault: str = "ranks were started with different settings") -> None:
     told: list[dict[str, str] | str] = world.allgather(mine)
     refusals = {rank: one for rank, one in enumerate(told) if isinstance(one, str)}
     if refusals:
@@ -88,7 +100,7 @@ def _meet(world: World, mine: dict[str, str] | str) -> None:
     if differing:
         shown = "; ".join(_difference(name, [one[name] for one in told]) for name in differing[:_SHOWN])
         more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-        raise ConfigError(f"ranks were started with different settings: {shown}{more}{_remedy(differing)}")
+        raise ConfigError(f"{fault}: {shown}{more}{_remedy(differing)}")
 
 
 def _difference(name: str, values: list[Any]) -> str:

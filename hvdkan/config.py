@@ -4,161 +4,35 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from hvdkan.tasks import TASKS
+from hvdkan.engines import canonical, listed, refusals
+from hvdkan.kinds import (
+    LABELS,
+    Choice,
+    Columns,
+    ConfigError,
+    File,
+    Kind,
+    Labels,
+    Number,
+    Switch,
+    TableFile,
+    Text,
+    Whole,
+    Wholes,
+    shown,
+)
+from hvdkan.tasks import FORMULAS, NAMES, READERS, TABLE
 
 BACKENDS = ("single", "horovod", "ddp", "mpi")
 OPERATORS = ("spline", "matrix", "pykan", "mlp")
-ALLREDUCES = ("stock", "flat", "hierarchical")
-#: What can carry out a flat or hierarchical all-reduce, the automatic choice first. `builtin` is the framework's own.
-ENGINES = {
-    "single": {},
-    "horovod": {"flat": ("process_sets", "nccl", "builtin"), "hierarchical": ("process_sets", "nccl")},
-    "ddp": {"flat": ("hook", "builtin"), "hierarchical": ("hook",)},
-    "mpi": {"flat": ("two_level", "flat"), "hierarchical": ("two_level",)},
-}
-
-
-def _engines() -> str:
-    named = {backend: dict.fromkeys(name for names in of.values() for name in names) for backend, of in ENGINES.items()}
-    return "; ".join(f"{backend}: {', '.join(names)}" for backend, names in named.items() if names)
-
-
+COMPRESSIONS = ("none", "fp16")
+ALLREDUCES = ("stock", "flat", "hierarchical", "auto")
 VARIABLE = "HOROVOD_HIERARCHICAL_ALLREDUCE"
-LABELS = ("study", "block", "order", "cell", "variant", "attempt", "launch_id")
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be used; the message is one line that names the value and the valid choices."""
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-# --- kinds of values: each reads text and checks a value ------------------------------------------------------------
-
-
-class Kind:
-    """A kind of setting. ``read`` turns text into a value, ``check`` returns the value or raises ConfigError."""
-
-    wanted = ""
-    placeholder = "TEXT"
-
-    def read(self, text: str) -> Any:
-        return text
-
-    def check(self, name: str, value: Any) -> Any:
-        return value
-
-    def refuse(self, name: str, value: Any) -> NoReturn:
-        raise ConfigError(f"{name} is {_shown(value)}; it must be {self.wanted}")
-
-
-class Choice(Kind):
-    def __init__(self, *options: str):
-        self.options = options
-        self.wanted = "one of " + ", ".join(options)
-
-    def check(self, name, value):
-        return value if isinstance(value, str) and value in self.options else self.refuse(name, value)
-
-
-class Whole(Kind):
-    placeholder = "N"
-
-    def __init__(self, minimum: int, maximum: int = 10**9):
-        self.minimum, self.maximum = minimum, maximum
-        self.wanted = f"a whole number of at least {minimum} and at most {maximum}"
-
-    def read(self, text):
-        return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else text
-
-    def check(self, name, value):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not self.minimum <= value <= self.maximum:
-            self.refuse(name, value)
-        return value
-
-
-class Number(Kind):
-    placeholder = "X"
-
-    def __init__(self, minimum: float, *, above: bool = False):
-        self.minimum, self.above = minimum, above
-        self.wanted = f"a number {'above' if above else 'of at least'} {minimum:g}"
-
-    def read(self, text):
-        try:
-            return float(text)
-        except ValueError:
-            return text
-
-    def check(self, name, value):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            self.refuse(name, value)
-        if value < self.minimum or (self.above and value == self.minimum):
-            self.refuse(name, value)
-        return float(value)
-
-
-class Wholes(Kind):
-    """One whole number or several, as in ``32`` or ``32,16``."""
-
-    maximum = 10**6
-    wanted = f"whole numbers of at least 1 and at most {maximum}, separated by commas"
-
-    def refuse(self, name, value):
-        super().refuse(name, ",".join(map(str, value)) if isinstance(value, tuple) else value)
-
-    def read(self, text):
-        return tuple(int(part) if re.fullmatch(r"[+-]?\d{1,18}", part.strip()) else part for part in text.split(","))
-
-    def check(self, name, value):
-        values = (value,) if isinstance(value, int) else value
-        if not isinstance(values, list | tuple) or not values:
-            self.refuse(name, value)
-        for item in values:
-            if not isinstance(item, int) or isinstance(item, bool) or not 1 <= item <= self.maximum:
-                self.refuse(name, value)
-        return tuple(values)
-
-
-class Text(Kind):
-    wanted = "a text of one line that is not empty"
-
-    def check(self, name, value):
-        if not isinstance(value, str) or not value or any(character in value for character in "\n\r\0"):
-            self.refuse(name, value)
-        return value
-
-
-class File(Text):
-    placeholder = "FILE"
-
-
-class Labels(Kind):
-    wanted = f"NAME=VALUE with NAME one of {', '.join(LABELS)}"
-
-    def check(self, name, value):
-        for item in value:
-            label, equals, _ = str(item).partition("=")
-            if not equals or label not in LABELS:
-                self.refuse(name, item)
-        return tuple(value)
-
-
-class Switch(Kind):
-    wanted = "true or false"
-
-    def check(self, name, value):
-        return value if isinstance(value, bool) else self.refuse(name, value)
 
 
 def _setting(default: Any, kind: Kind, text: str) -> Any:
@@ -178,9 +52,18 @@ class Config:
     grid: int = _setting(10, Whole(1), "grid intervals of a spline")
     order: int = _setting(3, Whole(1, 10), "spline order k")
     symbolic: bool = _setting(True, Switch(), "pykan's symbolic branch, on in the paper (operator pykan only)")
-    task: str = _setting("squares", Choice(*TASKS), "the function to learn")
-    samples: int = _setting(100_000, Whole(1), "training samples, over all ranks")
-    noise: float = _setting(0.1, Number(0), "standard deviation of the noise added to training targets")
+    task: str = _setting(
+        None, Choice(*NAMES), f"what to learn: {', '.join(NAMES)} (default squares, the paper's; with --data: table)"
+    )
+    data: str | None = _setting(None, TableFile(), f"a table to learn from: {', '.join(READERS)}")
+    target: str | None = _setting(None, Text(), "the column of --data to predict")
+    inputs: tuple[str, ...] | None = _setting(None, Columns(), "the columns to predict it from (default: all others)")
+    samples: int | None = _setting(
+        None, Whole(1), "training samples, over all ranks (default 100000; of tables: all but the test's)"
+    )
+    noise: float = _setting(
+        None, Number(0), "standard deviation of the noise added to training targets (default 0.1; tables have none)"
+    )
     batch_size: int | None = _setting(None, Whole(1), "samples per rank and step (default 1000)")
     global_batch_size: int | None = _setting(None, Whole(1), "samples per step over all ranks, instead of --batch-size")
     epochs: int = _setting(40, Whole(1), "passes over the data")
@@ -192,17 +75,32 @@ class Config:
         None, Whole(1, 1024), "torch threads per rank (default: the rank's share of the cores)"
     )
     allreduce: str = _setting(
-        "stock", Choice(*ALLREDUCES), f"default from {VARIABLE}: 0 flat, 1 hierarchical, unset stock"
+        "stock",
+        Choice(*ALLREDUCES),
+        f"auto: --backend mpi only; default from {VARIABLE}: 0 flat, 1 hierarchical, unset stock",
     )
-    transport: str = _setting("auto", Choice("auto", "mpi", "gloo"), "what Horovod's CPU operations use")
-    engine: str = _setting("auto", Text(), f"what carries the all-reduce out; {_engines()}")
-    fusion_mb: float | None = _setting(None, Number(0), "Horovod's fusion threshold in MiB (default: Horovod's)")
+    allreduce_table: str | None = _setting(
+        None, File(), "what --allreduce auto chooses from, made by mpi.bench --tune FILE (default: measured at start)"
+    )
+    transport: str = _setting(
+        "auto",
+        Choice("auto", "mpi", "gloo"),
+        "what Horovod's CPU operations use; mpi with ddp: our all-reduce as a hook",
+    )
+    engine: str = _setting("auto", Text(), f"what carries the all-reduce out; {listed()}")
+    fusion_mb: float | None = _setting(
+        None, Number(0), "MiB of gradients exchanged at once (default: Horovod's and DDP's own; mpi: 1)"
+    )
+    overlap: bool = _setting(True, Switch(), "exchange during backward where the back end can; --no-overlap: after it")
+    compression: str = _setting("none", Choice(*COMPRESSIONS), "what gradients are sent as; fp16: horovod and ddp only")
     cycle_time_ms: float | None = _setting(None, Number(0, above=True), "Horovod's cycle time (default: Horovod's)")
     simulate_nodes: tuple[int, ...] | None = _setting(None, Wholes(), "workers of each simulated node, as in 2,2")
     one_worker_per_task: bool = _setting(False, Switch(), "under srun: no more workers than Slurm started tasks")
     warmup_steps: int = _setting(5, Whole(0), "first steps left out of the timings")
     probe_steps: int = _setting(40, Whole(0), "steps with and without exchange that measure its exposed time; 0: none")
-    test_samples: int = _setting(1000, Whole(1), "samples of the noiseless test set")
+    test_samples: int | None = _setting(
+        None, Whole(1), "samples of the test set, without noise (default 1000; of tables: a fifth of the rows)"
+    )
     timeout_s: float = _setting(300.0, Number(0, above=True), "longest time without progress before the job is ended")
     record: str | None = _setting(None, File(), "append the run's record to FILE")
     save: str | None = _setting(None, File(), "write the trained model to FILE")
@@ -215,27 +113,43 @@ class Config:
             if value is None and field.default is None:
                 continue
             object.__setattr__(self, field.name, field.metadata["kind"].check(flag(field.name), value))
+        self._resolve_task()
         self._check_together()
+
+    def _resolve_task(self) -> None:
+        """Set the defaults that follow from the task; a table's numbers of samples are known when it has been read."""
+        if self.task is None:
+            object.__setattr__(self, "task", "squares" if self.data is None else TABLE)
+        if self.data is not None and self.task != TABLE:
+            raise ConfigError(f"--data and --task {self.task} are both given; use one of them")
+        if self.data is None:
+            for name, value in (("--target", self.target), ("--inputs", self.inputs)):
+                if value is not None:
+                    raise ConfigError(f"{name} names columns of --data FILE, which is not given")
+            if self.task == TABLE:
+                raise ConfigError(f"--task {TABLE} needs --data FILE")
+        elif self.target is None:
+            raise ConfigError("--data needs --target COLUMN, the column to predict")
+        elif self.target in (self.inputs or ()):
+            raise ConfigError(f"--target {shown(self.target)} is among --inputs; it cannot be predicted from itself")
+        formula = self.task in FORMULAS
+        if self.noise is not None and self.noise > 0 and not formula:
+            raise ConfigError(f"--noise is {self.noise:g}; it must be 0 with --task {self.task}, which is measured")
+        defaults = {"samples": 100_000, "noise": 0.1, "test_samples": 1000} if formula else {"noise": 0.0}
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     def _check_together(self) -> None:
         if self.batch_size is not None and self.global_batch_size is not None:
             raise ConfigError("--batch-size and --global-batch-size are both given; use one of them")
         batch = self.global_batch_size or self.batch_size
-        if batch is not None and batch > self.samples:
+        if batch is not None and self.samples is not None and batch > self.samples:
             name = "--global-batch-size" if self.global_batch_size else "--batch-size"
             raise ConfigError(f"{name} is {batch}, more than --samples {self.samples}")
-        engines = ENGINES[self.backend].get(self.allreduce, ())
-        if self.engine != "auto" and self.engine not in engines:
-            choices = ", ".join(("auto", *engines))
-            raise ConfigError(
-                f"--engine is {_shown(self.engine)}; with --backend {self.backend} --allreduce {self.allreduce} "
-                f"it must be one of {choices}"
-            )
-        for name in ("fusion_mb", "cycle_time_ms"):
-            if getattr(self, name) is not None and self.backend != "horovod":
-                raise ConfigError(f"{flag(name)} is a setting of --backend horovod, not of {self.backend}")
-        if self.transport != "auto" and self.backend != "horovod":
-            raise ConfigError(f"--transport is a setting of --backend horovod, not of {self.backend}")
+        if refusal := next(refusals(self), None):
+            raise ConfigError(refusal)
+        object.__setattr__(self, "engine", canonical(self))
         if self.save is not None and self.save == self.record:
             raise ConfigError(f"--record and --save are both '{self.save}'; they must be two files")
         if not self.symbolic and self.operator != "pykan":
@@ -244,14 +158,17 @@ class Config:
             raise ConfigError("--simulate-nodes has no meaning with --backend single, which has one worker")
 
     def global_batch(self, size: int) -> int:
-        """Samples of a step over all ``size`` ranks. Raises ConfigError where that is more than there are."""
+        """Samples of a step over all ``size`` ranks. Raises ConfigError where that is more than there are.
+
+        While the number of samples is not known, as in a table that has not been read: what is asked for.
+        """
         if self.global_batch_size is not None:
             return self.global_batch_size
         if self.batch_size is None:
             # The default must not be refused for small data: only what the user asked for is.
-            return min(1000 * size, self.samples)
+            return 1000 * size if self.samples is None else min(1000 * size, self.samples)
         batch = self.batch_size * size
-        if batch > self.samples:
+        if self.samples is not None and batch > self.samples:
             raise ConfigError(
                 f"--batch-size {self.batch_size} on {size} ranks is {batch} a step, more than --samples {self.samples}"
             )
@@ -275,7 +192,7 @@ class Config:
         names = [field.name for field in dataclasses.fields(cls)]
         for name in settings:
             if name not in names:
-                raise ConfigError(f"unknown setting {_shown(name)}; the settings are {', '.join(names)}")
+                raise ConfigError(f"unknown setting {shown(name)}; the settings are {', '.join(names)}")
         return cls(**settings)
 
 
@@ -308,8 +225,7 @@ def parser() -> argparse.ArgumentParser:
         elif isinstance(kind, Wholes):
             made.add_argument(flag(field.name), nargs="+", default=None, help=text, metavar="N")
         else:
-            shown = "{" + ",".join(kind.options) + "}" if isinstance(kind, Choice) else kind.placeholder
-            made.add_argument(flag(field.name), default=None, help=text, metavar=shown)
+            made.add_argument(flag(field.name), default=None, help=text, metavar=kind.placeholder)
     return made
 
 
@@ -342,14 +258,9 @@ def _allreduce_of(value: str) -> str:
     # Horovod reads the variable with strtol, so that "true" would silently mean off.
     choices = {"0": "flat", "1": "hierarchical"}
     if value not in choices:
-        raise ConfigError(f"{VARIABLE} is {_shown(value)}; it must be 0 (flat) or 1 (hierarchical), or unset (stock)")
+        raise ConfigError(f"{VARIABLE} is {shown(value)}; it must be 0 (flat) or 1 (hierarchical), or unset (stock)")
     return choices[value]
 
 
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 80 else text[:77] + "..."

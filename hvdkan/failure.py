@@ -19,16 +19,19 @@ from hvdkan.signals import Stopped
 _FORWARDING_S = 0.3
 #: Errors that follow from the end of another rank come a moment after it: leave the first cause time to be written.
 _SECONDARY_S = 1.0
+#: A signal comes to all ranks of a job: one record is enough, and rank 0 writes it, if it is there. Open MPI kills what
+#: is left a second after its SIGTERM.
+_SIGNALLED_S = 0.2
 
 
 def end_job(config: Config, run_id: str, rank: int, error: BaseException) -> NoReturn:
     """Show ``error``, write the failed record unless another rank was first, and end the job from this rank."""
     host = socket.gethostname()
-    if _is_secondary(error, rank):
-        time.sleep(_SECONDARY_S)
     if isinstance(error, Stopped):
+        time.sleep(_SIGNALLED_S if rank != 0 else 0.0)
         print(f"\nrank {rank} on {host}: {error}", file=sys.stderr, flush=True)
     else:
+        time.sleep(_SECONDARY_S if _is_secondary(error) else 0.0)
         text = "".join(traceback.format_exception(error))
         print(f"rank {rank} on {host} failed:\n{text}", file=sys.stderr, end="", flush=True)
     if config.record is not None:
@@ -39,13 +42,8 @@ def end_job(config: Config, run_id: str, rank: int, error: BaseException) -> NoR
     abort(status if isinstance(status, int) and 0 < status < 256 else 1)
 
 
-def _is_secondary(error: BaseException, rank: int) -> bool:
-    """Whether this may be the echo of another rank's end: what communication libraries raise when a peer is gone.
-
-    A signal comes to all ranks of a job: one line is enough, and rank 0 writes it.
-    """
-    if isinstance(error, Stopped):
-        return rank != 0
+def _is_secondary(error: BaseException) -> bool:
+    """Whether this may be the echo of another rank's end: what communication libraries raise when a peer is gone."""
     text = f"{type(error).__name__} {error}"
     return any(
         word in text for word in ("HorovodInternalError", "Connection", "gloo", "NCCL", "MPI_ERR", "DistBackend")

@@ -20,7 +20,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
-        raise OSError(f"{path} is {_kind(path.stat().st_mode)}; it must be a file")
+        raise OSError(f"{path} is {kind(path.stat().st_mode)}; it must be a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = _beside(path)
     try:
@@ -46,7 +46,7 @@ def why_unwritable(name: str, *, replaced: bool = False) -> str | None:
         existed = os.path.lexists(path)
         if existed and not stat.S_ISREG(mode := path.stat().st_mode):
             # Before it is opened: a FIFO would wait for its reader.
-            return f"{_kind(mode)}; it must be a file"
+            return f"{kind(mode)}; it must be a file"
         with path.open("ab"):
             pass
         if not existed:
@@ -65,7 +65,8 @@ def _beside(path: Path) -> tuple[int, str]:
     return tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=".part")
 
 
-def _kind(mode: int) -> str:
+def kind(mode: int) -> str:
+    """What a file of ``mode`` is that is no regular one, in words."""
     kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     return kinds.get(stat.S_IFMT(mode), "a device")
 

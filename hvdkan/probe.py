@@ -44,7 +44,7 @@ def probe(backend: Backend, wrapped: Wrapped, step: Callable[[], object], steps:
     def without_exchange(count: int) -> None:
         backend.world.barrier()
         for _ in range(count):
-            with backend.without_exchange(wrapped):
+            with wrapped.paused():
                 measured.without_s.append(clock.seconds(step))
             measured.wait_s.append(clock.seconds(backend.world.barrier))
             measured.exchange_s.append(clock.seconds(lambda: backend.average_(gradient)))

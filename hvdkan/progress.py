@@ -34,6 +34,7 @@ def closing_summary(made: dict[str, Any]) -> str:
         ("model", f"{config['operator']}, {counts['trainable']:,} trainable of {counts['all']:,} parameters"),
         ("ran on", _where(made)),
         ("loss", f"{made['epoch_loss'][-1]:.4g} in training, {made['test_loss']:.4g} in test"),
+        *_in_units(made),
         ("throughput", f"{made['samples_per_s']:,.0f} samples/s"),
         ("step", f"{statistics.median(made['step_s']) * 1e3:.2f} ms (median of {len(made['step_s'])}, slowest rank)"),
         ("exposed", _exposed(made["exposed"])),
@@ -49,6 +50,15 @@ def closing_summary(made: dict[str, Any]) -> str:
         lines.append(("", "oversubscribed: more threads than cores, as no real cluster has"))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+
+
+def _in_units(made: dict[str, Any]) -> list[tuple[str, str]]:
+    """The test error of a table in the units of its target; a formula's loss is in units already."""
+    if made["data"]["digest"] is None:
+        return []
+    name = made["data"]["scaling"]["target"]
+    name = repr(name if len(name) <= 24 else name[:21] + "...")
+    return [("test error", f"{made['test_rmse']:.4g} (root mean square, in units of {name})")]
 
 
 def _where(made: dict[str, Any]) -> str:

@@ -101,6 +101,9 @@ def environment(
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = None
+    from hvdkan import kernels
+
+    found["spline_kernel"] = kernels.in_use()
     mpi = sys.modules.get("mpi4py.MPI")
     found["mpi"] = mpi.Get_library_version().split(",")[0].strip("\0") if mpi else None
     return {

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import fnmatch
 import gzip
+import itertools
 import json
 import lzma
 import math
@@ -17,12 +19,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hvdkan import regular
 from hvdkan.files import replacing
 
 SCHEMA = "1.0"
 STATUSES = ("ok", "failed", "preempted")
 #: The files a reader looks for below a directory.
 PATTERNS = ("*.jsonl", "*.jsonl.gz", "*.jsonl.xz")
+#: A longer line is none of ours: a small archive may hold gigabytes without one end of line.
+MOST_BYTES = 64 * 2**20
+#: A file with more lines that hold no record (blank ones included) is given up.
+MOST_IDLE = 1000
 
 #: What a reader may rely on in every record, whatever its status.
 KEYS = (
@@ -107,34 +114,50 @@ def read(path: Path) -> Reading:
     Damaged lines are reported, not raised. A record of another major schema raises :class:`SchemaError`.
     """
     reading = Reading()
-    reading.records.extend(stream(path, reading.damaged))
+    reading.records.extend(record for _, _, record in stream(path, reading.damaged))
     return reading
 
 
-def stream(path: Path, damaged: list[tuple[str, int, str]]) -> Iterator[dict]:
-    """The records of :func:`read` one by one, for readers that keep only a summary of each.
+def stream(path: Path, damaged: list[tuple[str, int, str]]) -> Iterator[tuple[str, int, dict]]:
+    """The records of :func:`read` one by one with file and line, for readers that keep only a summary of each.
 
     What cannot be read is added to ``damaged`` as ``(file, line number, reason)``; line 0 is the file as a whole.
     """
-    for file in _files(path):
-        for number, line in enumerate(_lines(file, damaged), start=1):
-            if not line.strip():
+    for file in _files(path, damaged):
+        idle = 0
+        for number, line in _lines(file, damaged):
+            record, fault = _read(line, file, number)
+            if record is not None:
+                yield str(file), number, record
                 continue
-            try:
-                record = decode(line)
-            except (ValueError, RecursionError) as error:
-                damaged.append((str(file), number, _reason(error)))
-                continue
-            if "schema" in record:
-                _check_schema(record["schema"], file, number)
-            fault = _fault(record)
+            idle += 1
+            if idle > MOST_IDLE:
+                damaged.append((str(file), number, f"more than {MOST_IDLE:,} lines without a record: {_REST}"))
+                break
             if fault:
                 damaged.append((str(file), number, fault))
-                continue
-            yield record
 
 
-def _fault(record: dict) -> str | None:
+_REST = "from here on it was not read"
+
+
+def _read(line: bytes, file: Path, number: int) -> tuple[dict | None, str]:
+    """The record of a line, or why it has none, empty for a blank one. Raises :class:`SchemaError`."""
+    if not line.strip():
+        return None, ""
+    try:
+        record = decode(line)
+    except (ValueError, RecursionError) as error:
+        return None, _reason(error)
+    except MemoryError:
+        return None, "does not fit in memory"
+    if "schema" in record:
+        _check_schema(record["schema"], file, number)
+    fault = _fault(record)
+    return (None, fault) if fault else (record, "")
+
+
+def _fault(record: dict) -> str:
     missing = [key for key in KEYS if key not in record]
     if missing:
         return f"no key {', '.join(missing)}"
@@ -142,7 +165,7 @@ def _fault(record: dict) -> str | None:
         # A launch that failed before it resolved them has none.
         if record[key] is not None and not isinstance(record[key], dict):
             return f"{key} is not an object"
-    return None
+    return ""
 
 
 def _check_schema(schema: object, file: Path, number: int) -> None:
@@ -152,19 +175,36 @@ def _check_schema(schema: object, file: Path, number: int) -> None:
         )
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, damaged: list[tuple[str, int, str]]) -> list[Path]:
     if not path.is_dir():
         return [path]
-    return sorted(file for pattern in PATTERNS for file in path.rglob(pattern) if file.is_file())
+
+    def refused(error: OSError) -> None:
+        damaged.append((str(error.filename), 0, str(error.strerror)))
+
+    # Path.rglob would pass over a directory that may not be read.
+    names = [Path(place, name) for place, _, found in os.walk(path, onerror=refused) for name in found]
+    return sorted(file for file in names if any(fnmatch.fnmatchcase(file.name, pattern) for pattern in PATTERNS))
 
 
-def _lines(file: Path, damaged: list[tuple[str, int, str]]) -> Iterator[bytes]:
+def _lines(file: Path, damaged: list[tuple[str, int, str]]) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines, none of them longer than :data:`MOST_BYTES`, up to the first fault."""
     opener = {".gz": gzip.open, ".xz": lzma.open}.get(file.suffix, open)
     try:
+        regular.check(file)
         with opener(file, "rb") as lines:
-            yield from lines
+            for number in itertools.count(1):
+                line = lines.readline(MOST_BYTES + 1)
+                if not line:
+                    return
+                if len(line) > MOST_BYTES:
+                    damaged.append((str(file), number, f"a line of more than {MOST_BYTES // 2**20} MiB: {_REST}"))
+                    return
+                yield number, line
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
         damaged.append((str(file), 0, f"damaged archive: {error}"))
+    except (OSError, regular.NotReadable) as error:
+        damaged.append((str(file), 0, str(getattr(error, "strerror", None) or error)))
 
 
 def _reason(error: Exception) -> str:
@@ -188,9 +228,10 @@ def _finite(value: object) -> object:
 
 
 #: Where numbers live: only there may the three strings stand for numbers (a host may be called "NaN").
-_NUMERIC = frozenset(
-    {"step_s", "exchange_s", "wait_s", "epoch_loss", "test_loss", "exposed", "samples_per_s", "rank_summary"}
-)
+_NUMERIC = frozenset({
+    "step_s", "exchange_s", "wait_s", "epoch_loss", "test_loss", "test_rmse", "exposed", "samples_per_s",
+    "rank_summary",
+})  # fmt: skip
 
 _PLAIN = frozenset({float, int})
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hvdkan import kernels
-from hvdkan.config import ConfigError
+from hvdkan.kinds import ConfigError
 from hvdkan.matrix import equal_cells, matrix_sum
 
 #: Above this many knots a binary search beats comparing with each knot in turn.

@@ -16,33 +16,36 @@ import math
 import os
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from hvdkan import checkpoint, nested, provenance, record, results, signals
-from hvdkan.agreement import refuse_together
+from hvdkan import checkpoint, nccl_log, nested, provenance, record, results, signals
+from hvdkan.agreement import agree_on_data, refuse_together
 from hvdkan.backends import make_backend
-from hvdkan.backends.base import SCHEDULED, Backend, Wrapped, check_used
+from hvdkan.backends.base import Backend, Wrapped, check_used
 from hvdkan.backends.world import World, abort
 from hvdkan.clock import Clock
-from hvdkan.config import ENGINES, Config, ConfigError, first_line, from_command_line
+from hvdkan.config import Config, from_command_line
+from hvdkan.engines import engines
 from hvdkan.failure import end_job
 from hvdkan.files import why_unwritable
+from hvdkan.kinds import ConfigError, first_line
 from hvdkan.launcher import Launcher, LaunchError, detect, job_of
 from hvdkan.models import parameter_digest
 from hvdkan.probe import Probe, probe
 from hvdkan.progress import Progress, closing_summary
 from hvdkan.results import Measured
 from hvdkan.streams import outlive_readers
-from hvdkan.tasks import TASKS, Data, global_batches, make_data, share
+from hvdkan.tasks import FORMULAS, Data, DataError, global_batches, make_data, share
 from hvdkan.watchdog import Watchdog
 from mpi.topology import Topology, TopologyError
 
 #: What a back end may lack.
 LIBRARIES = ("horovod", "mpi4py", "torch.distributed")
-UsageError = (ConfigError, LaunchError, TopologyError)
+UsageError = (ConfigError, DataError, LaunchError, TopologyError)
 
 
 def train(
@@ -51,15 +54,16 @@ def train(
     """Run ``config`` on a started back end; the record on rank 0, None elsewhere."""
     started, load_before = results.now(), provenance.load()
     world, clock = backend.world, Clock(backend.device)
+    watchdog.beat("the data")
+    config, data = agreed_data(config, world)
     batch = config.global_batch(world.size)
     cores = world.allgather(provenance.my_cores())
     threads = config.threads or provenance.threads_for(world.rank, Topology.from_labels(backend.node_labels), cores)
     torch.set_num_threads(threads)
 
     dtype = getattr(torch, config.dtype)
-    data = make_data(config.task, config.samples, config.test_samples, config.noise, config.seed)
     inputs, targets = (torch.from_numpy(part).to(backend.device, dtype) for part in (data.inputs, data.targets))
-    model = checkpoint.model_for(config).to(backend.device)
+    model = checkpoint.model_for(config, inputs.shape[1]).to(backend.device)
     check_used(model, inputs[:1])
     wrapped = backend.wrap(model, make_optimizer(model, config))
     backend.broadcast(model, wrapped.optimizer)
@@ -99,18 +103,24 @@ def train(
     if len(set(world.allgather(parameter_digest(model)))) > 1:
         raise RuntimeError("the ranks' parameters differ after training: the exchange did not do its work")
     if config.save is not None and world.rank == 0:
-        checkpoint.save(Path(config.save), model, config)
+        checkpoint.save(Path(config.save), model, config, data.scaling)
     if config.probe_steps > 0 and world.size > 1:
         measured.probe = probe_exchange(config, model, backend, (inputs, targets), batch, clock, watchdog)
 
     watchdog.beat("the ranks' results")
     measured.place = provenance.place(backend, cores[world.rank], threads)
+    backend.effective.evidence["exchange"] = wrapped.evidence()
+    if said := nccl_log.own():
+        backend.effective.evidence["nccl"] = said
     gathered = world.allgather(measured)
     if world.rank != 0:
         return None
+    found = results.summary(gathered)
     return {
         **results.header(config, run_id, "ok"),
-        **results.summary(gathered),
+        **found,
+        "test_rmse": math.sqrt(found["test_loss"]) * data.scaling.target_scale,
+        "data": data.description(),
         **provenance.placement(backend, [one.place for one in gathered]),
         "started_at": started,
         "finished_at": results.now(),
@@ -118,15 +128,44 @@ def train(
         "launcher": launcher.kind,
         "optimizer": "Adam fused",
         "effective": vars(backend.effective),
-        "exchange_of": exchange_of(backend),
+        "exchange_of": exchange_of(wrapped),
         "steps": steps,
         "warmup_steps": warmup,
         "global_batch": batch,
         "batch_per_rank": math.ceil(batch / world.size),
         "parameters": model.parameter_counts(),
-        "grad_bytes": sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
+        "grad_bytes": grad_bytes(model, config.compression),
         "environment": provenance.environment(threads, commit, load_before),
     }
+
+
+def read_data(config: Config) -> tuple[Config, Data]:
+    """The data of a config, and the config with the numbers of samples that they have. Raises DataError."""
+    data = make_data(
+        config.task,
+        config.samples,
+        config.test_samples,
+        config.noise,
+        config.seed,
+        config.data,
+        config.target,
+        config.inputs,
+    )
+    return replace(config, samples=len(data.inputs), test_samples=len(data.test_inputs)), data
+
+
+def agreed_data(config: Config, world: World) -> tuple[Config, Data]:
+    """:func:`read_data`, the same on all ranks. Collective; raises ConfigError, also where ranks differ."""
+    if config.task in FORMULAS:
+        return read_data(config)
+    refusal = data = None
+    try:
+        config, data = read_data(config)
+    except (ConfigError, DataError) as error:
+        # Perhaps of this rank's file alone.
+        refusal = first_line(error)
+    agree_on_data(world, config.data or config.task, refusal or data)
+    return config, data
 
 
 def train_step(
@@ -163,17 +202,24 @@ def evaluate(model: torch.nn.Module, data: Data, backend: Backend, dtype: torch.
     return float((answers - torch.from_numpy(data.test_targets[mine])).square().sum()), len(mine)
 
 
-def exchange_of(backend: Backend) -> str:
+def exchange_of(wrapped: Wrapped) -> str:
     """What ``exchange_s`` times: training's call, or one of the same bytes where training exchanges piece by piece."""
-    fused = backend.name == "mpi" or backend.effective.engine in SCHEDULED
-    return "training's own call" if fused else "one call on all gradients; training exchanges them in pieces"
+    if wrapped.whole:
+        return "training's own call"
+    return "one call on all gradients; training exchanges them in pieces"
+
+
+def grad_bytes(model: torch.nn.Module, compression: str) -> int:
+    """Bytes of one gradient as it is sent."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return sum(one.numel() * (2 if compression == "fp16" else one.element_size()) for one in trained)
 
 
 def probe_exchange(
     config: Config, model, backend: Backend, tensors, batch: int, clock: Clock, watchdog: Watchdog
 ) -> Probe:
     """Measure the exchange on a scratch copy, so that the trained model stays as it is."""
-    scratch = checkpoint.model_for(config).to(backend.device)
+    scratch = checkpoint.model_for(config, tensors[0].shape[1]).to(backend.device)
     scratch.load_state_dict(model.state_dict())
     wrapped = backend.wrap(scratch, make_optimizer(scratch, config))
     backend.broadcast(scratch, wrapped.optimizer)
@@ -183,7 +229,9 @@ def probe_exchange(
         watchdog.beat("a step of the probe")
         train_step(wrapped, *tensors, mine, batch, backend.world.size).item()
 
-    return probe(backend, wrapped, step, config.probe_steps, clock)
+    measured = probe(backend, wrapped, step, config.probe_steps, clock)
+    backend.effective.evidence.update(backend.watched(step))
+    return measured
 
 
 def make_optimizer(model: torch.nn.Module, config: Config) -> torch.optim.Optimizer:
@@ -255,10 +303,15 @@ def run(config: Config, launcher: Launcher) -> int:
 
 def resolved(config: Config, launcher: Launcher) -> dict:
     """The config with what follows from it and from the launcher, before anything has been started."""
-    width = [TASKS[config.task].inputs, *config.hidden, 1]
+    if config.task in FORMULAS:
+        inputs = FORMULAS[config.task].inputs
+    else:
+        config, data = read_data(config)
+        inputs = data.inputs.shape[1]
+    width = [inputs, *config.hidden, 1]
     if config.simulate_nodes is not None:
         Topology.simulated(config.simulate_nodes, launcher.size)
-    choices = ENGINES[config.backend].get(config.allreduce, ("builtin",))
+    choices = engines(config) or ("builtin",)
     batch = config.global_batch(launcher.size)
     found = {"width": width, "global_batch": batch, "batch_per_rank": math.ceil(batch / launcher.size)}
     found |= {"steps": config.epochs * math.ceil(config.samples / batch), "engines": choices}

@@ -21,16 +21,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hvdkan import regular
 from hvdkan.config import Config, ConfigError
 
 #: What a launch is told by the runner, not by the plan.
 RESERVED = ("record", "save", "label", "dry_run")
 #: More is a slip of the finger: it would fill the memory before anything ran.
 MOST_BLOCKS, MOST_RANKS = 10_000, 999_999
+MOST_BYTES, MOST_SECONDS, MOST_SEED = 4 * 2**20, 10**9, 2**63 - 1
 _OWN_KEYS = ("name", "ranks", "placement")
 SETTINGS = tuple(field.name for field in dataclasses.fields(Config) if field.name not in RESERVED)
 #: Two variants can be compared only where these agree (and the samples of a step over all ranks).
-PARITY = ("task", "samples", "noise", "epochs", "learning_rate", "seed", "dtype", "device", "threads")
+PARITY = (
+    "task", "data", "target", "inputs", "samples", "noise", "epochs", "learning_rate", "seed", "dtype", "device",
+    "threads",
+)  # fmt: skip
 
 _PLACEMENT = re.compile(r"([1-9][0-9]{0,5})G([1-9][0-9]{0,5})N")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -82,11 +87,11 @@ class Plan:
 def load(path: Path) -> Plan:
     """Read and check a plan. Raises :class:`PlanError` with the file's name in front."""
     try:
-        text = path.read_bytes().decode()
+        text = regular.read_text(path, MOST_BYTES)
     except OSError as error:
         raise PlanError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PlanError(f"{path}: not UTF-8 (byte {error.start})") from error
+    except regular.NotReadable as error:
+        raise PlanError(f"{path}: {error}") from error
     try:
         return parse(text)
     except ValueError as error:
@@ -95,7 +100,10 @@ def load(path: Path) -> Plan:
 
 def parse(text: str) -> Plan:
     """A plan from TOML text. Raises ``ValueError`` (:class:`PlanError`, or tomllib's for what is not TOML)."""
-    table = tomllib.loads(text)
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise PlanError("nested too deeply") from None
     _known(table, ("study", "blocks", "order_seed", "timeout_s", "primary", "aa", "common", "variant"), "")
     for key in ("study", "blocks", "variant"):
         if key not in table:
@@ -111,7 +119,7 @@ def parse(text: str) -> Plan:
         variants=variants,
         primary=_pairs(table.get("primary", []), "primary", variants),
         aa=_pairs(table.get("aa", []), "aa", variants),
-        order_seed=_whole(table.get("order_seed", 0), "order_seed", 0),
+        order_seed=_whole(table.get("order_seed", 0), "order_seed", 0, MOST_SEED),
         timeout_s=_seconds(table.get("timeout_s", 300)),
         text=text,
     )
@@ -252,8 +260,10 @@ def _whole(value: Any, what: str, minimum: int, maximum: int | None = None) -> i
 
 
 def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise PlanError(f"timeout_s is {_shown(value)}; it must be a number of seconds above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_SECONDS:
+        raise PlanError(
+            f"timeout_s is {_shown(value)}; it must be a number of seconds above 0 and at most {MOST_SECONDS}"
+        )
     return float(value)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from jobs.slurm import SlurmError, one_line, read_time
 
 SITES = Path(__file__).parent / "sites"
+MOST_BYTES = 2**20
 LAUNCHERS = ("srun", "mpirun")
 BINDINGS = ("cores", "none")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -122,10 +123,14 @@ def load(path: Path) -> Site:
             # The file that is read is the one that was looked at.
             _check_owner(path, os.fstat(stream.fileno()), "it")
             _check_owner(path, path.resolve().parent.stat(), "its directory")
-            table = tomllib.loads(stream.read().decode())
-        return parse(table)
+            text = stream.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise SiteError(f"larger than {MOST_BYTES // 1024:,} KiB")
+        return parse(tomllib.loads(text.decode()))
     except OSError as error:
         raise SiteError(f"{path}: {error.strerror}") from error
+    except RecursionError:
+        raise SiteError(f"{path}: nested too deeply") from None
     except ValueError as error:
         raise SiteError(f"{path}: {error}") from error
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hvdkan import regular
 from mpi.algorithms import Algorithm, AlgorithmError, parse
 from mpi.costs import PARTS, parts
 from mpi.primitives import PRIMITIVES
@@ -21,6 +22,8 @@ from mpi.topology import Topology
 
 #: The longest chain depends on the prices and these on it; it settles in a few turns.
 _TURNS = 6
+#: Of a file that may be anything.
+_MOST_BYTES = 64 * 2**20
 
 
 class FitError(ValueError):
@@ -132,7 +135,7 @@ def least_squares(table: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def read(path: str | Path) -> tuple[dict, list[Row]]:
     """The run and the world-level rows of a file of ``mpi.bench --json``. Raises FitError."""
     try:
-        run, *lines = map(json.loads, Path(path).read_text().splitlines())
+        run, *lines = map(json.loads, regular.read_text(Path(path), _MOST_BYTES).splitlines())
         if run["kind"] != "run" or run["schema"].split(".")[0] != "1":
             raise FitError(f"{path} begins with no run of schema 1")
         rows = [
@@ -144,7 +147,7 @@ def read(path: str | Path) -> tuple[dict, list[Row]]:
         return run, rows
     except OSError as error:
         raise FitError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (AlgorithmError, KeyError, TypeError, ValueError) as error:
+    except (AlgorithmError, KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, FitError):
             raise
         raise FitError(f"{path} is no file of mpi.bench --json: {type(error).__name__} {error}") from None

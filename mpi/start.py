@@ -33,13 +33,29 @@ def initialise() -> None:
     leave_init_together()
 
 
+class _Value(ctypes.Structure):
+    """pmix_value_t of PMIx 2 to 5: a type and a union, none of whose members is longer."""
+
+    _fields_ = (("type", ctypes.c_uint16), ("data", ctypes.c_uint64 * 8))
+
+
+class _Info(ctypes.Structure):
+    """pmix_info_t."""
+
+    _fields_ = (("key", ctypes.c_char * 512), ("directives", ctypes.c_uint32), ("value", _Value))
+
+
+#: PMIX_BOOL.
+_BOOL = 1
+
+
 def leave_init_together() -> None:
     """Wait, without a message of MPI, until every rank has left MPI_Init.
 
     Open MPI 5 waits for the others inside MPI_Init before its point-to-point layer knows the world: a rank that is
-    let go first and sends at once crashes one that still waits (open-mpi/ompi#12495, seen under srun). This closes the
-    gap where the launcher's fence is a barrier; Slurm 22.05's was seen to let a rank go early here too. PMIx is already
-    loaded and started by MPI_Init; where it is not, the launcher is another and has no such gap.
+    let go first and sends at once crashes one that still waits (open-mpi/ompi#12495). Slurm 22.05 lets ranks of
+    different nodes go at once from a fence that collects no data, as that of MPI_Init; one that collects is a barrier.
+    PMIx is already loaded and started by MPI_Init; where it is not, the launcher is another and has no such gap.
     """
     if "PMIX_RANK" not in os.environ:
         return
@@ -47,4 +63,5 @@ def leave_init_together() -> None:
         pmix = ctypes.CDLL("libpmix.so.2", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
         return
-    pmix.PMIx_Fence(None, ctypes.c_size_t(0), None, ctypes.c_size_t(0))
+    collect = _Info(b"pmix.collect", 0, _Value(_BOOL, (1,)))
+    pmix.PMIx_Fence(None, ctypes.c_size_t(0), ctypes.byref(collect), ctypes.c_size_t(1))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvdkan import regular
 from mpi.algorithms import Algorithm, AlgorithmError, every, parse
 from mpi.topology import Topology
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 SCHEMA = "1"
 #: A newcomer must be this much faster than what is chosen at the next smaller size: less is noise.
 _MARGIN = 1.03
+#: Of a file that may be anything.
+_MOST_BYTES = 4 * 2**20
 #: Bytes tried when there is no file, and the seconds after which larger ones are left out.
 _STARTING_SIZES = (256, 4096, 65536, 2**20, 4 * 2**20)
 _STARTING_SECONDS = 3.0
@@ -99,7 +102,7 @@ def table_for(topology: Topology, tables: dict[str, Table], path: str | os.PathL
 def load(path: str | os.PathLike) -> dict[str, Table]:
     """All tables of a file by their shape. Raises TableError."""
     try:
-        found = json.loads(Path(path).read_text())
+        found = json.loads(regular.read_text(Path(path), _MOST_BYTES))
         if found["schema"] != SCHEMA:
             raise TableError(f"{path} is a table of schema {found['schema']!r}; this reads {SCHEMA!r}")
         tables = {}
@@ -110,6 +113,8 @@ def load(path: str | os.PathLike) -> dict[str, Table]:
         return tables
     except OSError as error:
         raise TableError(f"{path} cannot be read: {error.strerror or error}") from None
+    except RecursionError:
+        raise TableError(f"{path} is no table of all-reduces: nested too deeply") from None
     except TableError as error:
         raise error if str(path) in str(error) else TableError(f"{path} is no table of all-reduces: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

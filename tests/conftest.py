@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-# A shell starts background jobs with SIGINT ignored, and what they start inherits that: here it must act.
+# A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and what they start inherits that: here
+# they must act.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,9 @@ import torch
 
 from hvdkan.agreement import agree
 from hvdkan.backends.world import World, open_world
-from hvdkan.config import ENGINES, Config, ConfigError
+from hvdkan.config import Config
+from hvdkan.engines import engines
+from hvdkan.kinds import ConfigError
 from hvdkan.launcher import Launcher
 from mpi.topology import Topology, node_label
 
@@ -45,6 +47,22 @@ class Wrapped:
     def step(self) -> None:
         self.optimizer.step()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Steps inside exchange nothing; ranks diverge, so use a scratch copy."""
+        exchange, self.exchange = self.exchange, lambda: None
+        try:
+            yield
+        finally:
+            self.exchange = exchange
+
+    #: Whether all gradients are averaged by one call that is also the back end's `average_`.
+    whole = False
+
+    def evidence(self) -> dict[str, Any]:
+        """How gradients were exchanged: buckets and their bytes as sent, whether during backward, and the type sent."""
+        return {}
+
 
 class Fused(Wrapped):
     """Gradients that live in one buffer, averaged by one call after backward."""
@@ -62,12 +80,23 @@ class Fused(Wrapped):
         for parameter, part in zip(self.parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)
 
+    whole = True
+
+    def evidence(self) -> dict[str, Any]:
+        size = self.buffer.numel() * self.buffer.element_size()
+        return {"buckets": 1, "bytes": [size], "overlap": False, **sent_as(self.buffer.dtype)}
+
     def zero_grad(self) -> None:
         # The views stay: backward adds into them, so that nothing is copied before or after the exchange.
         self.buffer.zero_()
 
     def exchange(self) -> None:
         self._average_(self.buffer)
+
+
+def sent_as(dtype: torch.dtype, compression: str = "none") -> dict[str, str]:
+    """The part of the evidence that names the element type on the wire."""
+    return {"compression": compression, "wire_dtype": str(dtype).removeprefix("torch.")}
 
 
 class Backend:
@@ -157,10 +186,11 @@ class Backend:
             return "builtin"
         if self.config.engine != "auto":
             return self.config.engine
-        return ENGINES[self.name][self.config.allreduce][0]
+        return engines(self.config)[0]
 
     def observe(self) -> None:
-        """One small exchange before training, untimed: its calls are evidence, its result is checked exactly.
+        """One small exchange before training, untimed: its calls are evidence, its result is checked, exactly without
+        compression.
 
         Raises RuntimeError where the mean is wrong. Collective.
         """
@@ -169,7 +199,9 @@ class Backend:
         self.trace = []
         self.average_(buffer)
         calls, self.trace = self.trace, None
-        if not bool((buffer == (size + 1) / 2).all()):
+        mean = torch.full_like(buffer, (size + 1) / 2)
+        # float16 has 11 bits, and what is sent was rounded more than once.
+        if not torch.allclose(buffer, mean, rtol=0 if self.config.compression == "none" else 2**-8, atol=0):
             raise RuntimeError(f"the exchange is wrong: the mean of 1 to {size} came out as {buffer[0].item()}")
         self.effective.evidence["calls"] = calls
 
@@ -190,14 +222,9 @@ class Backend:
         """A model of any kind, ready to train with this back end's exchange."""
         return Wrapped(model, optimizer)
 
-    @contextmanager
-    def without_exchange(self, wrapped: Wrapped) -> Iterator[None]:
-        """Steps inside exchange nothing; ranks diverge, so use a scratch copy."""
-        exchange, wrapped.exchange = wrapped.exchange, lambda: None
-        try:
-            yield
-        finally:
-            wrapped.exchange = exchange
+    def watched(self, step: Callable[[], object]) -> dict[str, Any]:
+        """Evidence of what a few steps do, made for this and not timed. Collective."""
+        return {}
 
     def average_(self, buffer: torch.Tensor) -> None:
         """Average a flat buffer over the ranks, in place, by the call that training uses."""
@@ -209,10 +236,6 @@ def device_index(hosts: Topology, rank: int, visible: int) -> int:
     A launcher that shows each rank one GPU of its own numbers it 0 for all of them.
     """
     return hosts.local_rank(rank) % visible
-
-
-#: Engines that run :mod:`mpi.schedules`: what they average at once is all that training averages.
-SCHEDULED = ("process_sets", "hook", "two_level")
 
 
 def check_used(model: torch.nn.Module, sample: torch.Tensor) -> None:

@@ -7,27 +7,48 @@ import socket
 from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-from hvdkan.backends.base import Backend, Wrapped
+from hvdkan.backends.base import Backend, Wrapped, sent_as
+from hvdkan.backends.han import pin_han
+from hvdkan.backends.over_mpi import OverMpi, open_over_mpi
+from hvdkan.engines import runs_ours
+from hvdkan.kinds import ConfigError
 from mpi.schedules import Step, groups, two_level
 from mpi.topology import Topology
 
 PINNED = {"forward_sync_buffers": False, "gradient_as_bucket_view": True}
+#: MiB that no gradient fills: DDP then makes one bucket, which is complete when backward has ended.
+EVERYTHING_MIB = 2**20
 
 
 class DDP(Backend):
     name = "ddp"
+    _exchange: Exchange | None = None
+    _over_mpi: OverMpi | None = None
 
     def start(self) -> None:
+        mca = pin_han(self.config) if runs_ours(self.config) else {}
         super().start()
+        if runs_ours(self.config) and self.launcher.kind in ("torchrun", "horovodrun"):
+            kind = self.launcher.kind
+            raise ConfigError(f"--transport is 'mpi', but {kind} offers no MPI; it must be auto or gloo")
+        if self.config.transport == "gloo" and self.device.type == "cuda":
+            raise ConfigError("--transport is 'gloo', but --backend ddp uses NCCL on GPUs; it must be auto or mpi")
         transport = "nccl" if self.device.type == "cuda" else "gloo"
         self._rendezvous(transport)
-        engine = self.engine()
-        self.effective, topology = self.resolve(engine, transport, {"ddp": dict(self._settings())})
-        self._exchange = Exchange(topology, transport, self.traced) if engine == "hook" else None
+        settings = {"ddp": self._settings()}
+        if runs_ours(self.config):
+            self.effective, self._over_mpi = open_over_mpi(self, mca)
+            self.effective.evidence.update(settings)
+        else:
+            engine = self.engine()
+            self.effective, topology = self.resolve(engine, transport, settings)
+            self._exchange = Exchange(topology, transport, self.traced) if engine == "hook" else None
         self.observe()
 
     def _rendezvous(self, transport: str) -> None:
@@ -54,6 +75,8 @@ class DDP(Backend):
         )
 
     def stop(self) -> None:
+        if self._over_mpi is not None:
+            self._over_mpi.close()
         # A process that ends without this can abort.
         if dist.is_initialized():
             self.world.barrier()
@@ -63,18 +86,23 @@ class DDP(Backend):
     def wrap(self, model, optimizer) -> Wrapped:
         devices = [self.device.index] if self.device.type == "cuda" else None
         replicated = torch.nn.parallel.DistributedDataParallel(model, device_ids=devices, **self._settings())
-        if self._exchange is not None:
+        if self._over_mpi is not None:
+            replicated.register_comm_hook(None, Following(self._over_mpi.start).hook)
+        elif self._exchange is not None:
             replicated.register_comm_hook(None, self._hook)
-        return Replicated(replicated, optimizer)
+        elif self.config.compression == "fp16":
+            replicated.register_comm_hook(None, fp16_compress_hook)
+        # The hook over torch waits for each bucket before backward goes on.
+        return Replicated(replicated, optimizer, self.config.compression, waits=self._exchange is not None)
 
-    def _settings(self) -> dict[str, bool]:
-        """What is pinned of DDP; nothing of stock."""
-        return {} if self.config.allreduce == "stock" else PINNED
-
-    @contextmanager
-    def without_exchange(self, wrapped):
-        with wrapped.model.no_sync():
-            yield
+    def _settings(self) -> dict[str, Any]:
+        """What is pinned of DDP, nothing of stock, and what was asked for."""
+        settings: dict[str, Any] = {} if self.config.allreduce == "stock" else dict(PINNED)
+        if not self.config.overlap:
+            settings["bucket_cap_mb"] = EVERYTHING_MIB
+        elif self.config.fusion_mb is not None:
+            settings["bucket_cap_mb"] = self.config.fusion_mb
+        return settings
 
     def _hook(self, _, bucket):  # torch wants no annotations here, or evaluated ones
         self.average_(bucket.buffer())
@@ -83,16 +111,71 @@ class DDP(Backend):
         return done
 
     def average_(self, buffer: torch.Tensor) -> None:
+        if self._over_mpi is not None:
+            self._over_mpi.average_(buffer, observed=self.trace is not None)
+            return
+        # As torch's own compression: divided before it is summed, so that sums do not overflow.
+        sent = buffer.half().div_(self.world.size) if self.config.compression == "fp16" else buffer
         if self._exchange is not None:
-            self._exchange(buffer)
+            self._exchange(sent)
         else:
             self.traced("all_reduce", self.world.size, buffer.numel())
-            dist.all_reduce(buffer)
-        buffer /= self.world.size
+            dist.all_reduce(sent)
+        if sent is buffer:
+            buffer /= self.world.size
+        else:
+            buffer.copy_(sent)
+
+
+class Following:
+    """A hook that starts each bucket's exchange as DDP offers it, in its order, and ends all of them with the last."""
+
+    def __init__(self, start: Callable[[torch.Tensor], Any]):
+        self._start = start
+        self._under_way: list = []
+
+    def hook(self, _, bucket):
+        buffer, done = bucket.buffer(), torch.futures.Future()
+        self._under_way.append((self._start(buffer), buffer, done))
+        any(not started.test() for started, _, _ in self._under_way)
+        if bucket.is_last():
+            for started, whole, future in self._under_way:
+                started.wait()
+                future.set_result(whole)
+            self._under_way.clear()
+        return done
 
 
 class Replicated(Wrapped):
     """A DDP model: gradients are exchanged during backward. ``model`` is what to call; no exchange of its own."""
+
+    def __init__(self, model, optimizer, compression: str, waits: bool):
+        super().__init__(model, optimizer)
+        self._compression, self._waits = compression, waits
+
+    @contextmanager
+    def paused(self):
+        with self.model.no_sync():
+            yield
+
+    @property
+    def whole(self) -> bool:
+        return self._waits and len(self._buckets()) == 1
+
+    def evidence(self) -> dict[str, Any]:
+        buckets = self._buckets()
+        width = 2 if self._compression == "fp16" else buckets[0].element_size()
+        dtype = torch.float16 if self._compression == "fp16" else buckets[0].dtype
+        return {
+            "buckets": len(buckets),
+            "bytes": [bucket.numel() * width for bucket in buckets],
+            "overlap": len(buckets) > 1 and not self._waits,
+            **sent_as(dtype, self._compression),
+        }
+
+    def _buckets(self) -> list[torch.Tensor]:
+        """As DDP has them now: it makes them anew after the first step, in the order in which gradients came."""
+        return [bucket.buffer() for bucket in self.model.reducer._get_zeros_like_grad_buckets()]
 
 
 class Exchange:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvdkan.backends.base import Backend, Effective
-from hvdkan.config import ConfigError
+from hvdkan.kinds import ConfigError
 
 
 class Single(Backend):

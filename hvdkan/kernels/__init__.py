@@ -51,6 +51,13 @@ def load() -> dict[torch.dtype, ctypes._CFuncPtr]:
     return {}
 
 
+def in_use() -> str:
+    """The processor features of the kernel that runs here, or ``none``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.backends.cpu.get_cpu_capability() if load() else "none"
+
+
 def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 

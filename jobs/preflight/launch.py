@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hvdkan.config import ENGINES, VARIABLE, ConfigError, from_command_line
+from hvdkan.config import VARIABLE, ConfigError, from_command_line
+from hvdkan.engines import ENGINES
 from hvdkan.launcher import Launcher, LaunchError, check_size
 from hvdkan.nested import Nested
 from jobs.preflight.findings import Finding, counted, failure, named, ok, warning
@@ -185,7 +186,11 @@ def judge_engines(
 def _why_not(backend, engine, built, launcher, gpus, simulated, mpi) -> str | None:
     if backend == "horovod" and built is None:
         return "no Horovod"
-    if engine == "nccl":
+    if engine == "han":
+        if not built["mpi"] or not mpi or launcher.kind in ("torchrun", "horovodrun"):
+            return "no MPI"
+        return "acts on real nodes only" if simulated else None
+    if engine in ("nccl", "torus"):
         if not built["nccl"]:
             return "not built"
         return "acts on GPUs only" if not gpus else "acts on real nodes only" if simulated else None

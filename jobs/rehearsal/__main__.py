@@ -43,9 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RehearsalError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.status
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
 def _up(name: str, directory: Path | None, options: argparse.Namespace) -> int:

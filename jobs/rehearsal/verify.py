@@ -27,6 +27,8 @@ print(socket.gethostname(), len(os.sched_getaffinity(0)), os.environ.get("CUDA_V
 """
 _MPI = """
 import socket
+from mpi.start import initialise
+initialise()
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 total = world.allreduce(world.rank + 1)

@@ -172,13 +172,15 @@ def test_means():
         assert math.isnan(mean([])) and math.isnan(mean([1, math.nan])) and math.isnan(mean([1, 0]))
 
 
-def test_verdicts_of_equal_variants_are_rarely_wrong():
-    """A/A studies of 8 blocks with skewed noise: at most 5% false verdicts, within the binomial error of 600."""
-    generator, studies, wrong, covered = np.random.default_rng(3), 600, 0, 0
-    for _ in range(studies):
-        noise = 0.03 * (generator.gamma(4, size=(2, 8)) - 4) / 2
-        effect = effect_of(noise[1] - noise[0])
-        wrong += effect.verdict in (stats.FASTER, stats.SLOWER)
-        covered += effect.low <= 1 <= effect.high
-    assert wrong / studies <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / studies)
-    assert 0.93 <= covered / studies <= 0.97
+@pytest.mark.parametrize(("n", "ends"), [(5, None), (6, (1, 6)), (8, (1, 8)), (9, (2, 8)), (20, (6, 15))])
+def test_an_interval_of_the_median_lies_between_order_statistics(n, ends):
+    low, high = stats.median_interval(np.arange(n, 0, -1))
+    if ends is None:
+        assert math.isnan(low) and math.isnan(high)
+        return
+    assert (low, high) == ends
+
+    def covers(k):  # the chance that the median lies between the k-th value from either end
+        return 1 - 2 * sum(math.comb(n, i) for i in range(int(k))) / 2**n
+
+    assert covers(low) >= 0.95 > covers(low + 1)

@@ -1,7 +1,6 @@
 """One rehearsal cluster of four nodes with two GPUs each, for all tests that need no other."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvdkan import record
-from tests.cluster.known import crashed_in_init, required
+from tests.cluster.needs import required
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = f"line{os.getpid()}"
@@ -48,7 +47,7 @@ def start(cluster):
 def shell(start):
     """Run a shell script on the cluster to its end."""
 
-    def once(script, timeout):
+    def run(script, timeout=120):
         process = start(script)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -56,14 +55,6 @@ def shell(start):
             os.killpg(process.pid, signal.SIGKILL)
             pytest.fail(f"{script}\nwas still running after {timeout} s\n{process.communicate()}")
         return subprocess.CompletedProcess(script, process.returncode, out, err)
-
-    def run(script, timeout=120):
-        done = once(script, timeout)
-        if done.returncode != 0 and crashed_in_init(done.stderr):
-            for file in re.findall(r"--record (\S+)", script):
-                Path(file).unlink(missing_ok=True)
-            done = once(script, timeout)
-        return done
 
     return run
 

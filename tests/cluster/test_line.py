@@ -16,7 +16,6 @@ LINE = "srun -N4 --gpus-per-node=2 python -m hvdkan.train"
 @pytest.mark.parametrize(
     ("before", "after", "allreduce"),
     [
-        ("", "", "stock"),
         ("HOROVOD_HIERARCHICAL_ALLREDUCE=0", "", "flat"),
         ("HOROVOD_HIERARCHICAL_ALLREDUCE=1", "", "hierarchical"),
         ("HOROVOD_HIERARCHICAL_ALLREDUCE=1", "--backend ddp", "hierarchical"),
@@ -84,6 +83,12 @@ def test_mpirun_inside_an_allocation(shell, small, single, tmp_path):
     assert found["epoch_loss"] == pytest.approx(single["epoch_loss"], rel=1e-5)
 
 
+def test_no_rank_sends_before_those_of_other_nodes_have_left_mpi_init(shell, tmp_path):
+    done = shell(f"srun -N4 --ntasks-per-node=2 python {FAULTY.with_name('leave_init.py')} {tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("together") == 8
+
+
 @pytest.mark.parametrize("backend", ["horovod", "ddp", "mpi"])
 def test_one_rank_that_raises_ends_the_job(shell, small, tmp_path, backend):
     """Unbound: Horovod's threads starve for minutes on one core that another rank spins on."""
@@ -134,3 +139,22 @@ def test_the_variable_changes_the_bytes_between_nodes(shell, cluster, tmp_path, 
     a_node = crossed / 4 / (found["steps"] * found["grad_bytes"])
     # Never less than the schedule moves; headers, acknowledgements and the start are some more.
     assert gradients < a_node < 1.25 * gradients
+
+
+def test_han_changes_the_bytes_between_nodes(shell, cluster, tmp_path):
+    """A priority is no proof. Where neighbours are on other nodes, flat all-reduce crosses with its big halves."""
+    flags = "--hidden 256 --samples 8000 --global-batch-size 80 --epochs 1 --probe-steps 0 --threads 1 --engine han"
+    crossed, found = {}, {}
+    for allreduce in ("flat", "hierarchical"):
+        path = tmp_path / f"{allreduce}.jsonl"
+        before = sent(cluster)
+        line = "srun -N4 --ntasks-per-node=2 --distribution=cyclic python -m hvdkan.train --backend horovod"
+        done = shell(f"{line} {flags} --allreduce {allreduce} --record {path}")
+        assert done.returncode == 0, done.stderr
+        (made,) = record.read(path).records
+        found[allreduce] = made["effective"]
+        crossed[allreduce] = (sent(cluster) - before) / 4 / (made["steps"] * made["grad_bytes"])
+    assert (found["flat"]["engine"], found["hierarchical"]["engine"]) == ("builtin", "han")
+    assert found["hierarchical"]["allreduce"] == "hierarchical"
+    assert found["hierarchical"]["evidence"]["coll_han_priority"] == 100
+    assert crossed["hierarchical"] < 0.75 * crossed["flat"], crossed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.rehearsal import cluster as names
-from tests.cluster.known import crashed_in_init, required
+from tests.cluster.needs import required
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,8 +21,7 @@ def shell(script, timeout=180):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     lines = f'eval "$({sys.executable} -m jobs.rehearsal env --name {NAME})"\n{script}'
     words = {"cwd": ROOT, "env": kept, "capture_output": True, "text": True, "timeout": timeout, "check": False}
-    done = subprocess.run(["bash", "-c", lines], **words)
-    return subprocess.run(["bash", "-c", lines], **words) if crashed_in_init(done.stderr) else done
+    return subprocess.run(["bash", "-c", lines], **words)
 
 
 @pytest.fixture(scope="module", autouse=True)

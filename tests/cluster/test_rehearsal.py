@@ -15,7 +15,7 @@ import pytest
 from jobs.rehearsal import cluster as names
 from jobs.rehearsal import network, processes, requirements
 from jobs.rehearsal.errors import RehearsalError
-from tests.cluster.known import required
+from tests.cluster.needs import required
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]

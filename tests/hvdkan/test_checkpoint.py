@@ -4,6 +4,7 @@ import torch
 from hvdkan import checkpoint
 from hvdkan.config import Config, ConfigError
 from hvdkan.pykan import to_pykan
+from hvdkan.tasks import Scaling
 
 TRAIN = (
     "-m",
@@ -36,6 +37,30 @@ def test_a_trained_model_comes_back(alone, tmp_path, operator):
         assert torch.allclose(to_pykan(model)(x), model(x), atol=1e-5)
 
 
+def test_predictions_are_in_the_units_of_the_table(tmp_path):
+    scaling = Scaling(("a", "b"), (10.0, -4.0), (2.0, 0.5), "y", 100.0, 8.0)
+    config = Config(data="gone.csv", target="y", hidden=3)
+    model = checkpoint.model_for(config, 2)
+    checkpoint.save(tmp_path / "model.pt", model, config, scaling)
+    predict = checkpoint.predictor(tmp_path / "model.pt")
+    assert (predict.columns, predict.target) == (("a", "b"), "y")
+    with torch.no_grad():
+        seen = model(torch.tensor([[-1.0, 1.0], [0.5, 0.0]]))[:, 0].double().numpy()
+    assert predict([[8.0, -3.5], [11.0, -4.0]]).tolist() == (100 + 8 * seen).tolist()
+    with pytest.raises(ValueError, match=r"rows have the shape \(3,\); they must be \[n, 2\]"):
+        predict([1.0, 2.0, 3.0])
+
+
+def test_a_formulas_inputs_are_in_its_own_ranges(tmp_path):
+    config = Config(task="feynman_I.27.6", hidden=2)
+    model = checkpoint.model_for(config)
+    checkpoint.save(tmp_path / "model.pt", model, config)
+    predict = checkpoint.predictor(tmp_path / "model.pt")
+    assert predict.columns == ("d1", "d2", "n")
+    with torch.no_grad():
+        assert predict([[0.5, 2.0, 1.25]]).tolist() == model(torch.tensor([[-1.0, 1.0, 0.0]]))[:, 0].double().tolist()
+
+
 @pytest.mark.parametrize("content", [b"", b"not a model", None])
 def test_another_file_is_refused(tmp_path, content):
     path = tmp_path / "model.pt"
@@ -58,7 +83,17 @@ def test_code_in_a_checkpoint_does_not_run(tmp_path):
     assert not proof.exists()
 
 
-@pytest.mark.parametrize("content", [{}, {"config": 3}, {"config": {"hidden": [2]}, "state": {"x": torch.ones(1)}}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"config": 3},
+        {"config": {"hidden": [2]}, "state": {"x": torch.ones(1)}},
+        {"config": {"data": "t.csv", "target": "y"}, "state": {}},
+        {"config": {}, "scaling": {"columns": ["a"], "centers": [], "scales": [1.0]}},
+        {"config": {}, "scaling": 3},
+    ],
+)
 def test_the_right_format_with_the_wrong_content_is_refused_in_one_line(tmp_path, content):
     path = tmp_path / "model.pt"
     torch.save({"format": checkpoint.FORMAT, **content}, path)

@@ -61,13 +61,32 @@ def test_single_learns(single):
     assert single["placement"] == "1G1N"
 
 
+@pytest.fixture(scope="session")
+def twins(mpirun, tmp_path_factory):
+    """The records of a flat and a hierarchical run, one after the other in one launch; each launch is made once."""
+    made = {}
+
+    def of(backend, size):
+        if (backend, size) not in made:
+            place = tmp_path_factory.mktemp(f"{backend}{size}")
+            common = f"{' '.join(SETTINGS)} --backend {backend} --simulate-nodes {NODES[size]} --allreduce"
+            (place / "flags").write_text(f"{common} flat\n{common} hierarchical\n")
+            done = mpirun(size, PROGRAMS / "many_runs.py", place / "flags", place / "r.jsonl")
+            assert done.returncode == 0, done.stderr
+            made[backend, size] = dict(
+                zip(("flat", "hierarchical"), record.read(place / "r.jsonl").records, strict=True)
+            )
+        return made[backend, size]
+
+    return of
+
+
 @pytest.mark.launch
 @pytest.mark.parametrize("allreduce", ["flat", "hierarchical"])
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("backend", ["horovod", "ddp", "mpi"])
-def test_same_curve_as_single(mpirun, single, tmp_path, backend, size, allreduce):
-    flags = ("--backend", backend, "--allreduce", allreduce, "--simulate-nodes", NODES[size])
-    found = run(lambda *arguments: mpirun(size, *arguments), tmp_path / "r.jsonl", *flags)
+def test_same_curve_as_single(twins, single, backend, size, allreduce):
+    found = twins(backend, size)[allreduce]
     agrees(found, single)
     effective = found["effective"]
     wanted = "flat" if REASON[size] else allreduce

@@ -145,6 +145,7 @@ def test_layers_may_differ_in_grid_and_order():
     assert model(batch()).shape == (40, 1)
 
 
+@pytest.mark.slow
 def test_training_learns():
     torch.manual_seed(0)
     model = KAN([2, 8, 1], 5, 3, seed=0)

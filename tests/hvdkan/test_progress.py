@@ -21,6 +21,8 @@ MADE = {
     "launcher": "torchrun",
     "epoch_loss": [0.5, 0.25],
     "test_loss": 0.125,
+    "test_rmse": 12.5,
+    "data": {"digest": None, "rows": None, "scaling": {"target": "y"}},
     "samples_per_s": 123456789.0,
     "step_s": [0.001, 0.003],
     "exposed": {"fraction": 0.25, "with_s": 0.004, "without_s": 0.003, "steps": 40},
@@ -29,6 +31,7 @@ MADE = {
 
 def test_it_says_what_ran_and_fits_a_terminal():
     text = closing_summary(MADE)
+    assert "units" not in text
     for words in (
         "0.25 in training, 0.125 in test",
         "hierarchical by process_sets over mpi",
@@ -46,6 +49,10 @@ def test_it_says_what_ran_and_fits_a_terminal():
         ({"oversubscribed": True}, "more threads than cores"),
         ({"emulated": True}, "32 emulated hosts"),
         ({"exposed": None}, "not measured"),
+        (
+            {"data": {"digest": "ab", "rows": 9, "scaling": {"target": "depth\n" + "x" * 99}}},
+            r"12.5 (root mean square, in units of 'depth\nxxx",
+        ),
         (
             {"effective": {**MADE["effective"], "allreduce": "flat", "reason": "one node"}},
             "NOT the hierarchical asked for: one node",

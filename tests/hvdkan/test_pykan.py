@@ -136,6 +136,7 @@ def test_there_and_back(dtype):
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # sympy, called by pykan
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_pykans_tools_run_on_a_converted_model(dtype, tmp_path):
     ours = KAN([2, 3, 1], 5, 3, seed=0, dtype=dtype)

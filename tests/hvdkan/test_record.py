@@ -142,3 +142,40 @@ def test_a_written_file_is_readable_by_others(tmp_path):
     mask = os.umask(0)
     os.umask(mask)
     assert (tmp_path / "r.jsonl").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "dangling link", "unreadable"])
+def test_what_is_no_readable_file_is_damage_and_is_not_waited_for(tmp_path, kind):
+    path = tmp_path / "r.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        # A regular file that opens and cannot be read is also what a permission or a broken disk gives.
+        path.symlink_to({"device": "/dev/zero", "dangling link": "none", "unreadable": "/proc/self/mem"}[kind])
+    records.write(tmp_path / "s.jsonl", [made()])
+    reading = records.read(tmp_path)
+    said = {"dangling link": "No such file", "unreadable": "Input/output error"}.get(kind, "not a regular file")
+    assert [(file, line) for file, line, _ in reading.damaged] == [(str(path), 0)] and said in reading.damaged[0][2]
+    assert reading.records == [made()]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_an_endless_line_is_damage_and_is_not_read_to_its_end(tmp_path, monkeypatch, pack):
+    monkeypatch.setattr(records, "MOST_BYTES", 2**20)
+    suffix = {gzip.compress: ".gz", lzma.compress: ".xz"}.get(pack, "")
+    whole = records.encode(made())
+    (tmp_path / f"r.jsonl{suffix}").write_bytes(pack(whole + b"[" * 2**22 + b"\n" + whole))
+    reading = records.read(tmp_path)
+    assert reading.records == [made()]
+    assert [(line, reason) for _, line, reason in reading.damaged] == [
+        (2, "a line of more than 1 MiB: from here on it was not read")
+    ]
+
+
+@pytest.mark.parametrize("line", [b"\n", b"{}\n"])
+def test_a_file_of_lines_without_records_is_given_up(tmp_path, line):
+    (tmp_path / "r.jsonl.gz").write_bytes(gzip.compress(records.encode(made()) + line * 100_000))
+    reading = records.read(tmp_path)
+    assert reading.records == [made()]
+    assert len(reading.damaged) <= 1001 and reading.damaged[-1][1] == 1002
+    assert reading.damaged[-1][2] == "more than 1,000 lines without a record: from here on it was not read"

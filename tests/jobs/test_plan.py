@@ -1,5 +1,6 @@
 """Plans: what is accepted, what is refused and in which words, and what counts as a change."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,10 @@ REFUSED = [
     ((("blocks = 2", "blocks = 2\ntimeout_s = 0"),), "timeout_s is 0; it must be a number of seconds above 0"),
     ((("blocks = 2", "blocks = 2\ntimeout_s = inf"),), "timeout_s is inf"),
     ((("blocks = 2", "blocks = 2\ntimeout_s = nan"),), "timeout_s is nan"),
+    ((("blocks = 2", "blocks = 2\ntimeout_s = 1e300"),), "timeout_s is 1e+300; it must be a number of seconds above 0"),
     ((("blocks = 2", "blocks = 2\norder_seed = -1"),), "order_seed is -1"),
+    ((("blocks = 2", f"blocks = 2\norder_seed = {10**30}"),), "order_seed is 1000"),
+    ((("epochs = 1", f"epochs = {10**30}"),), "variant one: --epochs is 1000"),
     ((('["one", "two"]', '["one", "three"]'),), "primary names the variant 'three'; the variants are one, two, again"),
     ((('["one", "again"]', '["nobody", "again"]'),), "aa names the variant 'nobody'; the variants are"),
     ((('["one", "two"]', '["one", "one"]'),), "primary holds ['one', 'one']; it must hold pairs of two variants"),
@@ -276,3 +280,26 @@ def test_the_plans_of_the_paper_and_of_the_rehearsal_cluster():
         assert len(plan.primary) == 6 and len(plan.aa) == 1
         for flat, hierarchical in plan.primary:
             assert hierarchical == flat.replace("flat", "hierarchical")
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ("x = " + "[" * 5000, "nested too deeply"),
+        ("# " + "x" * 2**23, "larger than 4,096 KiB"),
+        ("pipe", "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+    ],
+    ids=["nested", "large", "pipe", "device"],
+)
+def test_a_hostile_file_is_refused_and_not_read_for_ever(tmp_path, content, words):
+    file = tmp_path / "plan.toml"
+    if content == "pipe":
+        os.mkfifo(file)
+    elif content.startswith("/"):
+        file.symlink_to(content)
+    else:
+        file.write_text(content)
+    with pytest.raises(PlanError, match=words) as refused:
+        load(file)
+    assert str(refused.value).startswith(f"{file}: ") and "\n" not in str(refused.value)

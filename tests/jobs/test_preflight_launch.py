@@ -248,16 +248,21 @@ NCCL = {**CPU, "nccl": True, "cuda": True}
 @pytest.mark.parametrize(
     ("built", "kind", "gpus", "simulated", "mpi4py", "horovod", "mpi"),
     [
-        (CPU, "srun", False, False, True, "process_sets, nccl: not built", ""),
-        (NCCL, "srun", True, False, True, "process_sets, nccl", ""),
-        (NCCL, "srun", False, False, True, "process_sets, nccl: acts on GPUs only", ""),
-        (NCCL, "mpirun", True, True, True, "process_sets, nccl: acts on real nodes only", ""),
-        (None, "srun", False, False, True, "process_sets: no Horovod, nccl: no Horovod", ""),
-        (CPU, "torchrun", False, False, True, "process_sets, nccl: not built", ": no MPI under torchrun"),
-        (CPU, "alone", False, False, False, "process_sets, nccl: not built", ": no mpi4py"),
+        (CPU, "srun", False, False, True, "process_sets, nccl: not built, torus: not built, han", ""),
+        (NCCL, "srun", True, False, True, "process_sets, nccl, torus, han", ""),
+        (NCCL, "srun", False, False, True,
+         "process_sets, nccl: acts on GPUs only, torus: acts on GPUs only, han", ""),
+        (NCCL, "mpirun", True, True, True, "process_sets, nccl: acts on real nodes only, "
+         "torus: acts on real nodes only, han: acts on real nodes only", ""),
+        (None, "srun", False, False, True,
+         "process_sets: no Horovod, nccl: no Horovod, torus: no Horovod, han: no Horovod", ""),
+        (CPU, "torchrun", False, False, True, "process_sets, nccl: not built, torus: not built, han: no MPI",
+         ": no MPI under torchrun"),
+        (CPU, "alone", False, False, False, "process_sets, nccl: not built, torus: not built, han: no MPI",
+         ": no mpi4py"),
     ],
-)
+)  # fmt: skip
 def test_engines_that_can_act(built, kind, gpus, simulated, mpi4py, horovod, mpi):
     finding = launch.judge_engines(built, Launcher(kind), gpus, simulated, mpi4py)
     assert (finding.check, finding.level) == ("engines", "ok")
-    assert finding.text == f"horovod {horovod}; ddp hook; mpi two_level{mpi}"
+    assert finding.text == f"horovod {horovod}; ddp hook; mpi two_level{mpi}, leader{mpi}"

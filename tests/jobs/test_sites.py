@@ -127,6 +127,10 @@ def test_a_file_that_is_no_toml_is_named(tmp_path):
     (tmp_path / "x.toml").write_text("a = ")
     with pytest.raises(SiteError, match=r"x\.toml: "):
         load(Path(tmp_path / "x.toml"))
+    for text, said in (("a = " + "[" * 5000, "nested too deeply"), (" " * (2**20 + 1), "larger than 1,024 KiB")):
+        (tmp_path / "x.toml").write_text(text)
+        with pytest.raises(SiteError, match=said):
+            load(Path(tmp_path / "x.toml"))
 
 
 # --- placements ---

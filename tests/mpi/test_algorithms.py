@@ -50,7 +50,7 @@ def shapes(size):
     yield (size - 1, 1) if size % 2 else (2,) * (size // 2)
 
 
-@pytest.mark.parametrize("size", range(1, 41))
+@pytest.mark.parametrize("size", [*range(1, 25), *(pytest.param(n, marks=pytest.mark.slow) for n in range(25, 41))])
 def test_every_contribution_once_for_1_to_40_ranks(size):
     for shape in shapes(size):
         topology = Topology.simulated(shape, size)

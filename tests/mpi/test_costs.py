@@ -167,6 +167,7 @@ def test_a_report_says_how_far_to_trust_it(tmp_path):
         ("{}", "is no file of mpi.bench --json: KeyError 'kind'"),
         ('{"kind": "run", "schema": "2.0"}', "begins with no run of schema 1"),
         ("nonsense", "is no file of mpi.bench --json: JSONDecodeError"),
+        ("[" * 5000, "is no file of mpi.bench --json: RecursionError"),
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, text, message):
@@ -177,6 +178,8 @@ def test_other_files_are_refused_in_one_line(tmp_path, text, message):
     assert message in str(raised.value)
     with pytest.raises(FitError, match="cannot be read: No such file"):
         read(tmp_path / "none")
+    with pytest.raises(FitError, match="NotReadable not a regular file"):
+        read("/dev/zero")
 
 
 def test_too_few_sizes_or_algorithms_are_refused(tmp_path):

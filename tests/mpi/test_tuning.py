@@ -1,6 +1,7 @@
 """The table that `auto` chooses by."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,8 @@ def test_files_hold_a_table_for_each_shape(tmp_path):
         ('{"schema": "1", "tables": {"2": [{"bytes": -8, "algorithm": "ring"}]}}', "no whole number above 0"),
         ('{"schema": "1", "tables": {"2": [{"bytes": 8, "algorithm": "auto"}]}}', "auto cannot choose itself"),
         ('{"schema": "1", "tables": {"2": 7}}', "is no table of all-reduces: TypeError"),
+        ("[" * 5000, "is no table of all-reduces: nested too deeply"),
+        (" " * (4 * 2**20 + 1), "is no table of all-reduces: NotReadable larger than 4,096 KiB"),
     ],
 )
 def test_damaged_files_are_refused_in_one_line(tmp_path, text, message):
@@ -80,6 +83,15 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, text, message):
     assert str(raised.value).startswith(str(path))
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
+def test_what_can_be_read_for_ever_is_not_read(tmp_path, name):
+    path = tmp_path / name
+    if name == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(TableError, match="is no table of all-reduces: NotReadable not a regular file"):
+        load(path)
 
 
 @pytest.mark.launch

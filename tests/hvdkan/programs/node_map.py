@@ -1,4 +1,4 @@
-"""Run under mpirun: a back end's hierarchical mean over ranks whose nodes are given as letters, such as ABAB."""
+"""Run under mpirun: a back end's hierarchical mean over ranks whose nodes are given as letters, such as ABAB ABBB."""
 
 import sys
 
@@ -10,7 +10,12 @@ from hvdkan.launcher import detect
 from mpi.topology import Topology
 
 
-def main(backend_name, labels):
+def main(backend_name, *maps):
+    for labels in maps:
+        average(backend_name, labels)
+
+
+def average(backend_name, labels):
     # What real hosts would say; --simulate-nodes knows consecutive ranks only.
     Topology.simulated = classmethod(lambda cls, workers, size: cls.from_labels(labels))
     config = Config(backend=backend_name, allreduce="hierarchical", simulate_nodes=(len(labels),))

@@ -6,7 +6,7 @@ import torch
 from hvdkan.backends import make_backend
 from hvdkan.config import Config
 from hvdkan.launcher import detect
-from hvdkan.tasks import Data
+from hvdkan.tasks import Data, Scaling
 from hvdkan.train import evaluate
 
 
@@ -16,7 +16,7 @@ def main():
     for count in (10, 3):
         inputs, targets = np.zeros((count, 2)), np.zeros((count, 1))
         targets[0] = 1.0
-        data = Data(inputs, targets, inputs, targets)
+        data = Data(inputs, targets, inputs, targets, Scaling(("x", "y"), (0.0, 0.0), (1.0, 1.0)))
         answers = torch.nn.Linear(2, 1, dtype=torch.float64)
         torch.nn.init.zeros_(answers.bias)
         sums = backend.world.allgather(evaluate(answers, data, backend, torch.float64))
