@@ -379,7 +379,8 @@ def test_refusals_are_one_line_and_status_2(words, told):
 def nobody():
     """Run `python -m jobs.rehearsal` as another user than root, in a copy that this user can read."""
     with tempfile.TemporaryDirectory(dir="/tmp") as copy:
-        shutil.copytree(ROOT / "jobs", Path(copy, "jobs"))
+        for package in ("jobs", "hvdkan"):
+            shutil.copytree(ROOT / package, Path(copy, package))
         Path(copy).chmod(0o755)
 
         def run_as(python, *words):
