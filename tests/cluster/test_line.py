@@ -1,5 +1,6 @@
 """The line as users type it, under a real Slurm: one task a node, two GPUs visible to each, eight workers meant."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from hvdkan import record
 from jobs.rehearsal.cluster import namespace
 
 pytestmark = pytest.mark.cluster
+COUNTED = Path(__file__).parent / "programs" / "counted_runs.py"
 FAULTY = Path(__file__).resolve().parents[1] / "hvdkan" / "programs" / "faulty.py"
 LINE = "srun -N4 --gpus-per-node=2 python -m hvdkan.train"
 
@@ -114,31 +116,32 @@ def sent(cluster):
     return total
 
 
-@pytest.mark.parametrize(
-    ("backend", "variable", "gradients"),
-    [
-        # Ranks 0 and 1 share a node, and so on. Reduce-scatter by halving and its mirror: of each rank's n, n/2 goes
-        # to a rank four further and n/4 to one two further, on another node; twice, for two ranks.
-        ("horovod", 0, 3.0),
-        # Halves are all-reduced among four nodes by each of two ranks: 2 x 2 x 3/4 x n/2.
-        ("horovod", 1, 1.5),
-        # Six of eight parts go to other nodes; in the ring of the all-gather one rank of two has its neighbour there.
-        ("ddp", 0, 2 * 6 / 8 + 7 / 8),
-        ("ddp", 1, 1.5),
-    ],
-)
-def test_the_variable_changes_the_bytes_between_nodes(shell, cluster, tmp_path, backend, variable, gradients):
-    path = tmp_path / "r.jsonl"
+BYTES = {
+    # Ranks 0 and 1 share a node, and so on. Reduce-scatter by halving and its mirror: of each rank's n, n/2 goes to a
+    # rank four further and n/4 to one two further, on another node; twice, for two ranks.
+    ("horovod", 0): 3.0,
+    # Halves are all-reduced among four nodes by each of two ranks: 2 x 2 x 3/4 x n/2.
+    ("horovod", 1): 1.5,
+    # Six of eight parts go to other nodes; in the ring of the all-gather one rank of two has its neighbour there.
+    ("ddp", 0): 2 * 6 / 8 + 7 / 8,
+    ("ddp", 1): 1.5,
+}
+
+
+def test_the_variable_changes_the_bytes_between_nodes(shell, tmp_path):
     flags = "--hidden 256 --samples 8000 --global-batch-size 80 --epochs 1 --probe-steps 0 --threads 1"
-    before = sent(cluster)
-    line = f"HOROVOD_HIERARCHICAL_ALLREDUCE={variable} srun -N4 --ntasks-per-node=2 python -m hvdkan.train"
-    done = shell(f"{line} --backend {backend} {flags} --record {path}")
-    crossed = sent(cluster) - before
+    lines = [f"HOROVOD_HIERARCHICAL_ALLREDUCE={variable} {flags} --backend {backend}\n" for backend, variable in BYTES]
+    runs, path, counts = tmp_path / "runs", tmp_path / "r.jsonl", tmp_path / "counts"
+    runs.write_text("".join(lines))
+    done = shell(f"srun -N4 --ntasks-per-node=2 python {COUNTED} {runs} {path} {counts}", timeout=240)
     assert done.returncode == 0, done.stderr
-    (found,) = record.read(path).records
-    a_node = crossed / 4 / (found["steps"] * found["grad_bytes"])
+    found = record.read(path).records
+    gradients = {}
+    for which, crossed, one in zip(BYTES, json.loads(counts.read_text()), found, strict=True):
+        assert one["effective"]["allreduce"] == ("flat", "hierarchical")[which[1]]
+        gradients[which] = crossed / 4 / (one["steps"] * one["grad_bytes"])
     # Never less than the schedule moves; headers, acknowledgements and the start are some more.
-    assert gradients < a_node < 1.25 * gradients
+    assert all(BYTES[which] < gradients[which] < 1.25 * BYTES[which] for which in BYTES), gradients
 
 
 def test_han_changes_the_bytes_between_nodes(shell, cluster, tmp_path):
