@@ -25,7 +25,7 @@ STOCK = "stock against stock"
 #: changes nothing but the operator's own time, and is noted.
 _OF_THE_OPERATOR = ("trainable set", "bytes on the wire")
 #: Each framework has its own fusion; where a plan compares settings of the exchange, they are what is compared.
-_MAY_DIFFER = {BACKEND: ("fusion",), OTHER: ("fusion", "overlap")}
+_MAY_DIFFER = {BACKEND: ("fusion", "cycle time"), OTHER: ("fusion", "overlap", "cycle time")}
 
 
 @dataclass(frozen=True)

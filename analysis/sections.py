@@ -275,7 +275,7 @@ def _untested(study: Study) -> list[str]:
     if usable["emulated"].any():
         said.append("Real clusters: nodes were emulated on one machine.")
     devices = sorted({clean(settings["device"]) for settings in usable["settings"] if settings["device"]})
-    if "cuda" not in devices:
+    if not any(device.startswith("cuda") for device in devices):
         said.append(f"GPUs: all workers computed on {listed(devices) or 'an unknown device'}.")
     if usable["oversubscribed"].any():
         n = int(usable["oversubscribed"].sum())

@@ -22,14 +22,16 @@ from hvdkan.tasks import Data
 from hvdkan.watchdog import Watchdog
 from mpi.topology import named
 
-#: Rank 0 alone uses these.
-_OF_RANK_0 = ("record", "save", "label")
+#: Rank 0 alone uses these while all goes well.
+_OF_RANK_0 = ("record", "save")
 #: What Horovod reads from the environment and would follow on each rank by itself.
 _VARIABLES = (
     "HOROVOD_AUTOTUNE",
+    "HOROVOD_CACHE_CAPACITY",
     "HOROVOD_CPU_OPERATIONS",
     "HOROVOD_CYCLE_TIME",
     "HOROVOD_FUSION_THRESHOLD",
+    "HOROVOD_TIMELINE",
     "HOROVOD_TORUS_ALLREDUCE",
 )
 #: Seconds that a rank which refuses its settings waits for the others, so that one line is said for all.
@@ -84,7 +86,8 @@ def refuse_together(launcher: Launcher, error: Exception) -> Exception:
 def settings(config: Config, environment: Mapping[str, str]) -> dict[str, str]:
     """What must be the same on all ranks, as it is shown."""
     found = {flag(name): str(value) for name, value in config.to_dict().items() if name not in _OF_RANK_0}
-    found |= {name: environment.get(name, "unset") for name in _VARIABLES}
+    if config.backend == "horovod":
+        found |= {name: environment.get(name, "unset") for name in _VARIABLES}
     return found | {"the version of hvdkan": hvdkan.__version__, "the version of torch": str(torch.__version__)}
 
 
@@ -96,9 +99,9 @@ def _meet(world: World, mine: dict[str, str] | str, fault: str = "ranks were sta
         # What all of them say needs no rank; what some say, one of them.
         where = "" if len(set(map(str, told))) == 1 else f"{named(list(refusals))} of {world.size}: "
         raise ConfigError(f"{where}{refusals[first]}")
-    differing = [name for name in told[0] if len({one[name] for one in told}) > 1]
+    differing = [name for name in told[0] if len({one.get(name) for one in told}) > 1]
     if differing:
-        shown = "; ".join(_difference(name, [one[name] for one in told]) for name in differing[:_SHOWN])
+        shown = "; ".join(_difference(name, [one.get(name, "unset") for one in told]) for name in differing[:_SHOWN])
         more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         raise ConfigError(f"{fault}: {shown}{more}{_remedy(differing)}")
 

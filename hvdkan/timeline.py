@@ -8,7 +8,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-#: The value of HOROVOD_TIMELINE with which a timeline can be started later; read when Horovod starts.
+#: The value of HOROVOD_TIMELINE with which a timeline can be started later; read when Horovod starts. Only whoever asks
+#: for it gets it: its writer's thread then spins on a core of rank 0 from the start to the end, also while nothing is
+#: written, and every time that is measured holds that.
 VARIABLE, ON_DEMAND = "HOROVOD_TIMELINE", "DYNAMIC"
 #: Seconds that Horovod's writer may take to end the file.
 _PATIENCE_S = 2.0

@@ -25,7 +25,7 @@ LAST_LINES = 12
 #: The signal that a batch job asks for some time before its limit (jobs/slurm.py).
 _NEAR_THE_END = 128 + signal.SIGUSR2
 _TRACEBACK = "Traceback (most recent call last):"
-_BAR = re.compile(r"\d%\|.*\|")
+_BAR = re.compile(r"^\s*\d+%\|.*?\| \d+/\d+ \[[^\]]*\]")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 
 
@@ -57,6 +57,8 @@ def flags_of(settings: dict[str, Any]) -> list[str]:
         if field.name not in settings:
             continue
         flag, value = field.name.replace("_", "-"), settings[field.name]
+        if value is False and field.default is False:
+            continue  # such a switch has no flag for off
         if isinstance(value, bool):
             flags.append(f"--{flag}" if value else f"--no-{flag}")
         elif isinstance(value, list | tuple):
@@ -169,8 +171,9 @@ def said(records: list[dict]) -> str | None:
 
 def _lines(log: Path) -> list[str]:
     """What was printed, without empty lines and the states of a progress bar."""
-    lines = (line.rstrip() for line in log.read_text(errors="replace").splitlines())
-    return [line for line in lines if line and not _BAR.search(line)]
+    # A message may stand right behind a bar, which ends without a newline.
+    lines = (_BAR.sub("", line).rstrip() for line in log.read_text(errors="replace").splitlines())
+    return [line for line in lines if line]
 
 
 def _cause(lines: list[str], traceback: str | None) -> str | None:

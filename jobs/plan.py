@@ -34,7 +34,7 @@ SETTINGS = tuple(field.name for field in dataclasses.fields(Config) if field.nam
 #: Two variants can be compared only where these agree (and the samples of a step over all ranks).
 PARITY = (
     "task", "data", "target", "inputs", "samples", "noise", "epochs", "learning_rate", "seed", "dtype", "device",
-    "threads",
+    "threads", "compression", "warmup_steps", "probe_steps",
 )  # fmt: skip
 
 _PLACEMENT = re.compile(r"([1-9][0-9]{0,5})G([1-9][0-9]{0,5})N")

@@ -82,8 +82,6 @@ class Horovod(Backend):
             os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(config.fusion_mb * 2**20))
         if config.cycle_time_ms is not None:
             os.environ["HOROVOD_CYCLE_TIME"] = f"{config.cycle_time_ms:g}"
-        if config.probe_steps > 0:
-            os.environ.setdefault(timeline.VARIABLE, timeline.ON_DEMAND)
         # A rank that waits for another in vain ends the job instead of hanging.
         os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(max(1, int(config.timeout_s / 2))))
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(max(2, int(config.timeout_s))))
@@ -160,15 +158,23 @@ class Horovod(Backend):
         return Distributed(model, distributed, self.config)
 
     def watched(self, step) -> dict[str, Any]:
+        # The same on all ranks, as they have agreed.
+        if os.environ.get(timeline.VARIABLE) != timeline.ON_DEMAND:
+            return {}
+
         def steps() -> None:
             self.world.barrier()
             for _ in range(_WATCHED_STEPS):
                 step()
 
-        if self.world.rank != 0 or os.environ.get(timeline.VARIABLE) != timeline.ON_DEMAND:
+        if self.world.rank != 0:
             steps()
             return {}
-        return {"timeline": timeline.split(timeline.recorded(self._hvd, steps))}
+        try:
+            return {"timeline": timeline.split(timeline.recorded(self._hvd, steps))}
+        except (OSError, ValueError) as error:
+            # Evidence on top: a run that has been trained is not lost for it.
+            return {"timeline": None, "timeline_error": str(error)}
 
     def average_(self, buffer: torch.Tensor) -> None:
         sent, context = self._compression.compress(buffer)

@@ -54,7 +54,7 @@ if mode == "bar until told":
         sys.exit(143)
 
     signal.signal(signal.SIGTERM, told_to_end)
-    print("the last words\n\r 50%|#####     | 5/10 [00:01<00:01, 4.2step/s, loss 0.1]\n", flush=True)
+    print("the last words\n\r 50%|#####     | 5/10 [00:01<00:01, 4.2step/s, loss 0.1]behind a bar\n", flush=True)
     time.sleep(600)
 if mode == "usr2":
     os.kill(os.getpid(), signal.SIGUSR2)

@@ -303,7 +303,11 @@ def test_the_time_limit_is_said_and_not_the_signal_that_it_sent(tiny):
     assert "failed: a block 1: not finished after 2 s, and ended" in tiny.out
     assert "ended by SIGTERM" not in tiny.out
     # A progress bar is nothing to keep.
-    assert tiny.one("a-b1-a1")["error"]["message"].splitlines()[1:] == ["hello from 0", "the last words"]
+    assert tiny.one("a-b1-a1")["error"]["message"].splitlines()[1:] == [
+        "hello from 0",
+        "the last words",
+        "behind a bar",
+    ]
 
 
 @pytest.mark.launch
