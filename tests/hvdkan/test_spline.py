@@ -276,7 +276,7 @@ def test_the_form_follows_the_number_of_outputs(kernel, monkeypatch):
     forms = ("narrow", "wide") if kernel else ("local", "dense")
     if not kernel:
         monkeypatch.setattr(kernels, "load", dict)
-    for outputs, dense in ((1, False), (7, False), (12, True), (256, True)):
+    for outputs, dense in ((1, False), (7, False), (16, True), (256, True)):
         coef, scale = weights(3, torch.float32, 4, outputs, 5)
         y = spline_sum(torch.zeros(2, 4), coef.requires_grad_(), scale, cells(uniform_knots(4, 5, 3), 3))
         assert forms[dense] in getattr(y.grad_fn, "form", y.grad_fn.name().lower())

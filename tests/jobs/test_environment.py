@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 
 from jobs import build, environment
 from jobs.environment import Mpi, SetupError
+
+HERE = environment.ROOT
 
 
 @pytest.fixture
@@ -107,6 +110,26 @@ def test_a_refusal_is_one_line_and_status_2(programs, monkeypatch, capsys):
     monkeypatch.setenv("HVDKAN_MPI", "mpich")
     assert environment.main() == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_kernel_is_compiled_once_and_a_failure_ends_nothing(programs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.delenv("CXX", raising=False)
+    kernels = tmp_path / "hvdkan" / "kernels"
+    kernels.mkdir(parents=True)
+    shutil.copy(HERE / "hvdkan" / "kernels" / "compile.py", kernels)
+    environment.compile_kernel()
+    said = capsys.readouterr().out
+    assert said.startswith("setup: the spline operator will run without its compiled kernel, slower: No such file")
+    assert said.count("\n") == 1
+    compiler = tmp_path / "bin" / "g++"
+    compiler.write_text('#!/bin/sh\nfor a; do [ "$last" = -o ] && echo >"$a"; last=$a; done\n')
+    compiler.chmod(0o755)
+    environment.compile_kernel()
+    assert "compiled the spline operator's CPU kernel" in capsys.readouterr().out
+    assert list(kernels.glob("build/*/*.so"))
+    environment.compile_kernel()
+    assert capsys.readouterr().out == ""
 
 
 # --- the build ---
