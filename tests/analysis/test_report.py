@@ -283,6 +283,7 @@ def test_an_odd_record_costs_its_own_line_and_not_the_report(make, save):
     assert row["reason"] == "exposed is [1]; it must be an object"
 
 
+@pytest.mark.slow
 def test_the_method_names_the_level_of_equivalence(quick, plan, save):
     assert (
         "For the 3 primary pairs it is one at level 98.33% (Bonferroni's adjustment)" in made(save(quick(), plan)).text
@@ -381,6 +382,7 @@ def command(*arguments):
     return subprocess.run(line, cwd=root, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
+@pytest.mark.slow
 def test_the_command_line(make, save):
     directory = save([make(block=1)])
     done = command(directory)

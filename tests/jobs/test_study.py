@@ -16,6 +16,8 @@ from hvdkan import record
 from jobs import study
 from jobs.plan import load
 
+#: Each starts processes, if only short ones.
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PLAN = """
