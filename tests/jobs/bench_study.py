@@ -14,7 +14,6 @@ from pathlib import Path
 PLAN = """
 study = "overhead"
 blocks = 2
-aa = [["one", "two"]]
 
 [common]
 samples = 20000
