@@ -88,7 +88,8 @@ def own(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     name = environment.get(FILE)
     if not name or environment.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
         return {}
-    path = Path(name.replace("%h", socket.gethostname()).replace("%p", str(os.getpid())))
+    # NCCL cuts a full name at its first dot.
+    path = Path(name.replace("%h", socket.gethostname().split(".")[0]).replace("%p", str(os.getpid())))
     try:
         return parse(path.read_text(errors="replace").splitlines())
     except OSError:

@@ -128,7 +128,7 @@ def train(
         "launcher": launcher.kind,
         "optimizer": "Adam fused",
         "effective": vars(backend.effective),
-        "exchange_of": exchange_of(wrapped),
+        "exchange_of": exchange_of(wrapped, backend.effective.evidence["exchange"]),
         "steps": steps,
         "warmup_steps": warmup,
         "global_batch": batch,
@@ -202,10 +202,12 @@ def evaluate(model: torch.nn.Module, data: Data, backend: Backend, dtype: torch.
     return float((answers - torch.from_numpy(data.test_targets[mine])).square().sum()), len(mine)
 
 
-def exchange_of(wrapped: Wrapped) -> str:
+def exchange_of(wrapped: Wrapped, evidence: dict) -> str:
     """What ``exchange_s`` times: training's call, or one of the same bytes where training exchanges piece by piece."""
     if wrapped.whole:
         return "training's own call"
+    if evidence.get("buckets") == 1:
+        return "one call on all gradients, as training's, which the framework makes"
     return "one call on all gradients; training exchanges them in pieces"
 
 
