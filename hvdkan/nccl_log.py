@@ -91,6 +91,7 @@ def own(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     # NCCL cuts a full name at its first dot.
     path = Path(name.replace("%h", socket.gethostname().split(".")[0]).replace("%p", str(os.getpid())))
     try:
-        return parse(path.read_text(errors="replace").splitlines())
+        # A terminal or a pipe, as /dev/stdout may be, would be read for ever.
+        return parse(path.read_text(errors="replace").splitlines()) if path.is_file() else {}
     except OSError:
         return {}

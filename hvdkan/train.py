@@ -252,6 +252,11 @@ def refuse_unwritable(config: Config, world: World) -> None:
             problems.append(f"{flag} is '{name}', {why}")
     if len({os.path.realpath(name) for name in files.values() if name}) < sum(map(bool, files.values())):
         problems.append(f"--record '{config.record}' and --save '{config.save}' are one file; they must be two")
+    inputs = {"--data": config.data, "--allreduce-table": config.allreduce_table}
+    for flag, name in files.items():
+        for source, read in inputs.items():
+            if name and read and os.path.realpath(name) == os.path.realpath(read):
+                problems.append(f"{flag} is '{name}', which {source} reads; it must be another file")
     problems = world.broadcast(problems)
     if problems:
         raise ConfigError(problems[0])

@@ -197,6 +197,17 @@ def test_many_ranks_refuse_in_one_line(mpirun, tmp_path):
 
 
 @pytest.mark.launch
+@pytest.mark.parametrize("flag", ["--save", "--record"])
+def test_what_is_read_is_not_written_to(alone, tmp_path, flag):
+    table = tmp_path / "t.csv"
+    table.write_text("a,y\n" + "".join(f"{n},{n * n}\n" for n in range(50)))
+    before = table.read_bytes()
+    done = alone(*TRAIN, "--backend", "single", "--data", table, "--target", "y", flag, table, "--epochs", "1")
+    refused(done, f"{flag} is '{table}', which --data reads; it must be another file")
+    assert table.read_bytes() == before
+
+
+@pytest.mark.launch
 def test_a_refusal_of_many_ranks_is_the_exit_status(mpirun):
     refused(mpirun(2, *TRAIN, "--order", "0", timeout=SOON), "--order is 0")
 

@@ -87,3 +87,8 @@ def test_the_file_of_this_process(tmp_path):
     assert own({**environment, "NCCL_DEBUG": "WARN"}) == {}
     assert own({"NCCL_DEBUG": "INFO"}) == {}
     assert own({**environment, "NCCL_DEBUG_FILE": f"{tmp_path}/none"}) == {}
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert own({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(tmp_path / "pipe")}) == {}
